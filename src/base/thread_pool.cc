@@ -1,0 +1,74 @@
+#include "base/thread_pool.h"
+
+#include "base/check.h"
+
+namespace farsight {
+namespace {
+
+// About 100 us of spinning: longer than any gap between two ops of a step, shorter than a person notices on an idle
+// engine. Past it a worker sleeps, so an idle process uses no CPU.
+constexpr int kSpins = 20000;
+
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
+  FS_CHECK(num_threads >= 1, "a pool has at least one thread");
+  for (int t = 1; t < num_threads; ++t) workers_.emplace_back([this, t] { Work(t); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_.store(true);
+    generation_.fetch_add(1);
+  }
+  wake_.notify_all();
+  for (auto& w : workers_) w.join();
+}
+
+void ThreadPool::Dispatch(Call call, void* ctx) {
+  call_ = call;
+  ctx_ = ctx;
+  running_.store(num_threads_ - 1, std::memory_order_relaxed);
+  generation_.fetch_add(1);  // seq_cst: ordered before the read of sleepers_
+  if (sleepers_.load() > 0) {
+    { std::lock_guard lock(mutex_); }
+    wake_.notify_all();
+  }
+  call(ctx, 0);
+  // A worker that the system descheduled can be late by milliseconds: give its core up rather than fight it.
+  for (int spin = 0; running_.load(std::memory_order_acquire) != 0; ++spin) {
+    if (spin < kSpins) {
+      Pause();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+void ThreadPool::Work(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin) Pause();
+    if (generation_.load(std::memory_order_acquire) == seen) {
+      std::unique_lock lock(mutex_);
+      sleepers_.fetch_add(1);
+      wake_.wait(lock, [&] { return generation_.load() != seen; });
+      sleepers_.fetch_sub(1);
+    }
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_.load()) return;
+    call_(ctx_, thread);
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace farsight
