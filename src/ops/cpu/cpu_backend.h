@@ -1,0 +1,58 @@
+// The CPU backend: own kernels, one file per instruction set, chosen once when the backend is made.
+#ifndef FARSIGHT_OPS_CPU_CPU_BACKEND_H_
+#define FARSIGHT_OPS_CPU_CPU_BACKEND_H_
+
+#include <memory>
+
+#include "base/thread_pool.h"
+#include "ops/backend.h"
+#include "ops/cpu/cpu_attention.h"  // CpuAttention: cache, summaries, selection, attention
+#include "ops/cpu/cpu_matrix.h"     // CpuMatrix: a packed weight
+#include "ops/cpu/isa.h"            // Isa
+
+namespace farsight {
+
+class CpuBackend {
+ public:
+  using Matrix = CpuMatrix;
+
+  // Isa::kBest takes the best set this processor has. A set it does not have is refused by name.
+  static StatusOr<std::unique_ptr<CpuBackend>> Create(int num_threads, Isa isa = Isa::kBest);
+
+  Isa isa() const { return isa_; }
+  int num_threads() const { return pool_->num_threads(); }
+  void SetThreads(int num_threads);  // between steps
+
+  StatusOr<Buffer> Allocate(size_t bytes) { return AllocateHost(bytes); }
+  void CopyIn(Buffer& to, size_t offset, std::span<const std::byte> from);
+  void CopyOut(const Buffer& from, size_t offset, std::span<std::byte> to);
+  Status Reserve(const OpLimits& limits);
+  StatusOr<CpuMatrix> PrepareMatrix(std::span<const HostMatrix> parts);
+  size_t KvPageBytes(const KvView& kv) const { return attention_->KvPageBytes(kv); }
+  size_t SummaryPageBytes(const KvView& kv, const SummaryView& s) const { return attention_->SummaryPageBytes(kv, s); }
+
+  void Embed(const EmbedParams<CpuMatrix>& p);
+  void MatMul(const MatMulParams<CpuMatrix>& p);
+  void RmsNorm(const RmsNormParams& p);
+  void RopeTable(const RopeTableParams& p);
+  void Rope(const RopeParams& p);
+  void SwiGlu(const SwiGluParams& p);
+  void AppendKv(const AppendKvParams& p) { attention_->AppendKv(p); }
+  void Summarise(const SummariseParams& p) { attention_->Summarise(p); }
+  void Select(const SelectParams& p) { attention_->Select(p); }
+  void Attend(const AttendParams& p) { attention_->Attend(p); }
+  void CopyBlock(const CopyBlockParams& p) { attention_->CopyBlock(p); }
+
+ private:
+  CpuBackend(int num_threads, Isa isa);
+
+  Isa isa_;
+  std::unique_ptr<ThreadPool> pool_;
+  std::unique_ptr<CpuAttention> attention_;
+  Buffer scratch_;  // activations quantised for integer products
+};
+static_assert(Backend<CpuBackend>);
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_OPS_CPU_CPU_BACKEND_H_

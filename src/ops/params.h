@@ -1,0 +1,225 @@
+// The params struct of every op: plain pointers, sizes and strides, checked once by whoever fills them.
+// All pointers are memory of the backend that runs the op; nothing outside src/ops may dereference them.
+//
+// Dimension letters: T rows of the step, S sequences of the step, Hq query heads, Hkv key-value heads, G = Hq/Hkv,
+// D head size, B tokens of a block, NB blocks a block table can hold.
+#ifndef FARSIGHT_OPS_PARAMS_H_
+#define FARSIGHT_OPS_PARAMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.h"
+
+namespace farsight {
+
+// A weight matrix in host memory, as it lies in a file: `rows` outputs of `cols` inputs, rows contiguous.
+struct HostMatrix {
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;  // a multiple of the dtype's block
+  std::span<const std::byte> data;
+};
+
+// The rows of one step. Rows of one sequence are contiguous and their positions ascend by one.
+// The keys and values of all rows of a step are appended before any of them attends; causality is by position.
+struct RowBatch {
+  int num_rows = 0;                       // T
+  int num_seqs = 0;                       // S
+  int max_blocks = 0;                     // NB, the row length of block_tables
+  const int32_t* tokens = nullptr;        // [T] token ids, inside the vocabulary
+  const int32_t* positions = nullptr;     // [T] absolute 0-based position, < NB * B
+  const int32_t* row_seq = nullptr;       // [T] which row of block_tables
+  const int32_t* block_tables = nullptr;  // [S, NB] physical block of each logical block; -1 past the end
+};
+
+// Keys and values of one layer: pages of B tokens of one KV head, K then V, the order inside is the backend's choice.
+struct KvView {
+  std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + (p * num_kv_heads + h) * page_bytes
+  size_t page_bytes = 0;
+  DType dtype = DType::kF16;  // kF32, kF16 or kBF16
+  int block_tokens = 64;      // B: a multiple of 16
+  int num_kv_heads = 0;
+  int head_dim = 0;  // D: a multiple of 8, at most 256
+};
+
+// What a block's keys are summarised by for selection.
+enum class SummaryKind : uint8_t {
+  kNone,
+  // InfLLM-v2 (specs: compressed keys): window j is the mean of the cached (post-RoPE) keys of tokens
+  // [j*stride, j*stride+kernel). It is stored with the block that holds its LAST token, so a block's summary depends on
+  // nothing after the block: sharing a prefix and truncating need no recomputation. f32.
+  kPooledKeys,
+  // Token sketches: per token `bits` bits a channel of (key - centre) and one scale. The centre of a (sequence, layer,
+  // head) is the mean of keys 1 .. B-1 of block 0, fixed when block 0 fills; it lives in block 0's page, and block 0's
+  // codes are written at that moment. Appending never changes an old code.
+  kSketch,
+};
+
+struct SummaryView {
+  std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + (p * num_kv_heads + h) * page_bytes
+  size_t page_bytes = 0;
+  SummaryKind kind = SummaryKind::kNone;
+  int kernel = 32;  // kPooledKeys: window length; a multiple of stride
+  int stride = 16;  // kPooledKeys: divides block_tokens
+  int bits = 2;     // kSketch: 1, 2 or 4
+};
+
+// out[t, :] = scale * table[tokens[t], :]
+template <typename Matrix>
+struct EmbedParams {
+  const Matrix* table = nullptr;    // [vocab, dim]
+  const int32_t* tokens = nullptr;  // [num_rows]
+  float* out = nullptr;             // [num_rows, dim]
+  int num_rows = 0;
+  float scale = 1.0f;
+};
+
+// out[t, j] = (accumulate ? out[t, j] : 0) + alpha * (sum_k w[j, k] * in[t, k] + bias[j])
+// The value of a row does not depend on num_rows or on the other rows, bit for bit.
+template <typename Matrix>
+struct MatMulParams {
+  const Matrix* weight = nullptr;  // [n, k]
+  const float* in = nullptr;       // [num_rows, k], rows in_stride apart
+  float* out = nullptr;            // [num_rows, n], rows out_stride apart; must not overlap in
+  const float* bias = nullptr;     // [n] or null
+  int64_t in_stride = 0;
+  int64_t out_stride = 0;
+  int num_rows = 0;
+  float alpha = 1.0f;
+  bool accumulate = false;
+};
+
+// For each row and each of `groups` consecutive runs of `dim` values: out = in / sqrt(mean(in^2) + eps) * weight.
+// In place is allowed. groups > 1 is the per-head norm of queries and keys (Qwen3).
+struct RmsNormParams {
+  const float* in = nullptr;      // [num_rows, groups * dim], rows in_stride apart
+  float* out = nullptr;           // as in, rows out_stride apart
+  const float* weight = nullptr;  // [dim]
+  int64_t in_stride = 0;
+  int64_t out_stride = 0;
+  int num_rows = 0;
+  int groups = 1;
+  int dim = 0;
+  float eps = 1e-5f;
+};
+
+// cos/sin of one step: angle = position * inv_freq[i], in double, times magnitude, rounded to f32.
+struct RopeTableParams {
+  const int32_t* positions = nullptr;  // [num_rows]
+  const double* inv_freq = nullptr;    // [half_dim], scaling already inside
+  float* cos = nullptr;                // [num_rows, half_dim]
+  float* sin = nullptr;                // [num_rows, half_dim]
+  int num_rows = 0;
+  int half_dim = 0;
+  double magnitude = 1.0;
+};
+
+// Rotate-half RoPE in place over the first 2*half_dim channels of each head:
+// x'[i] = x[i] cos - x[i+half] sin, x'[i+half] = x[i+half] cos + x[i] sin. Loaders un-permute interleaved weights.
+struct RopeParams {
+  float* x = nullptr;          // [num_rows, num_heads * head_dim], rows stride apart
+  const float* cos = nullptr;  // [num_rows, half_dim]
+  const float* sin = nullptr;
+  int64_t stride = 0;
+  int num_rows = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+  int half_dim = 0;
+};
+
+// out[t, j] = silu(in[t, j]) * in[t, ffn + j]
+struct SwiGluParams {
+  const float* in = nullptr;  // [num_rows, 2 * ffn]: gate, then up
+  float* out = nullptr;       // [num_rows, ffn]
+  int num_rows = 0;
+  int ffn = 0;
+};
+
+// Writes the keys and values of all rows into their pages (rounded to kv.dtype).
+struct AppendKvParams {
+  RowBatch rows;
+  const float* k = nullptr;  // [T, Hkv * D] after RoPE, rows stride apart
+  const float* v = nullptr;  // [T, Hkv * D]
+  int64_t stride = 0;
+  KvView kv;
+};
+
+// Extends the key summaries by the step's rows, from the keys as they lie in the cache (AppendKv ran before).
+struct SummariseParams {
+  RowBatch rows;
+  KvView kv;
+  SummaryView summary;
+};
+
+// Block selection by the layer's own query. For every row and KV head: a score for every block b <= bq = position / B,
+// the forced blocks first (b < init_blocks, or bq - local_blocks <= b <= bq), then the best others by
+// (score descending, id ascending), until top_k blocks are chosen; ids ascend. Fewer than top_k only when fewer exist.
+// When the forced blocks alone exceed top_k, the newest local blocks win, then the initial ones (row's own block
+// always).
+//   kPooledKeys: softmax over the visible windows (last token <= position) of scale * q . window, summed over the G
+//     heads; a block's score is the maximum over the windows that touch it (0 where none is visible), that is windows
+//     [max(B/stride*b - (kernel/stride - 1), 0), B/stride*(b+1) - 1].
+//   kSketch: softmax over the visible tokens of scale * q . sketch, summed over the G heads and over the block's
+//   tokens.
+// Rows with row_sparse[t] == 0 get count -1: they attend to all visible blocks.
+struct SelectParams {
+  RowBatch rows;
+  const float* q = nullptr;             // [T, Hq * D] after RoPE, rows q_stride apart
+  const uint8_t* row_sparse = nullptr;  // [T]
+  int64_t q_stride = 0;
+  int num_heads = 0;  // Hq
+  float scale = 0;    // 1 / sqrt(D) for the families we run
+  KvView kv;          // geometry; selection reads summaries only
+  SummaryView summary;
+  int top_k = 0;  // the whole budget, forced blocks included
+  int init_blocks = 1;
+  int local_blocks = 0;       // forced in addition to the row's own block
+  int32_t* ids = nullptr;     // [T, Hkv, top_k] ascending logical block ids
+  int32_t* counts = nullptr;  // [T, Hkv]
+};
+
+// out[t, h] = softmax over tokens u <= position[t] of the listed blocks (scale * q . k_u) applied to v_u.
+// Blocks are visited in ascending id; partial results are split at fixed multiples of kAttendSplitTokens positions and
+// merged in ascending order. Hence the result of a row does not depend on its neighbours, on the chunk it came in, or
+// on the number of threads, and a list of all visible blocks equals no list, bit for bit. A row without any visible
+// token in its list gets zeros.
+struct AttendParams {
+  RowBatch rows;
+  const float* q = nullptr;  // [T, Hq * D], rows q_stride apart
+  float* out = nullptr;      // [T, Hq * D], rows out_stride apart
+  int64_t q_stride = 0;
+  int64_t out_stride = 0;
+  int num_heads = 0;
+  float scale = 0;
+  KvView kv;
+  const int32_t* ids = nullptr;     // [T, Hkv, max_selected] or null: all visible blocks for every row
+  const int32_t* counts = nullptr;  // [T, Hkv]; -1 = all visible blocks
+  int max_selected = 0;
+};
+inline constexpr int kAttendSplitTokens = 1024;
+
+// Copies one physical block (all heads) of a layer: keys, values and summaries (copy on write).
+struct CopyBlockParams {
+  KvView kv;
+  SummaryView summary;
+  int32_t from = 0;
+  int32_t to = 0;
+};
+
+// Upper bounds for the scratch memory of ops; a step allocates nothing.
+struct OpLimits {
+  int max_rows = 0;    // T
+  int max_seqs = 0;    // S
+  int max_blocks = 0;  // NB
+  int max_width = 0;   // widest input of a MatMul
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int block_tokens = 64;
+};
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_OPS_PARAMS_H_
