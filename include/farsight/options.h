@@ -1,0 +1,73 @@
+// Every setting of the library, one plain struct a scope, each with its default, unit and meaning. Frozen once passed
+// in.
+#ifndef FARSIGHT_OPTIONS_H_
+#define FARSIGHT_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "farsight/status.h"
+
+namespace farsight {
+
+// Which blocks a query attends to.
+enum class AttentionPolicy {
+  kModel,    // as the model was trained: dense for a dense-trained model, its own sparse configuration otherwise
+  kDense,    // every block
+  kInfLlm2,  // InfLLM-v2: the layer's own query over mean-pooled keys (arXiv 2509.24663), training-free on a dense
+             // model
+  kSketch,   // the layer's own query over few-bit sketches of every key: keeps a dense-trained model's answers
+};
+
+// Which rows a sparse policy applies to. A prompt is prefill; generated tokens are decode.
+enum class SparsePhase { kDecode, kAll };
+
+// The type keys and values are stored in.
+enum class KvType { kF32, kF16, kBF16 };
+
+struct AttentionOptions {
+  AttentionPolicy policy = AttentionPolicy::kModel;
+  // Decode only is the default for dense-trained models (sparse prefill loses answers sooner); a model trained sparse
+  // uses both phases.
+  SparsePhase phase = SparsePhase::kDecode;
+  int block_size = 64;     // tokens of a block, which is also the cache page: 16, 32, 64, 128 or 256
+  int top_k_blocks = 24;   // blocks a query attends to, forced ones included
+  int init_blocks = 1;     // always attended: the first blocks (attention sink)
+  int local_window = 256;  // tokens; the row's own block and local_window / block_size before it are always attended
+  int dense_below = 0;     // contexts shorter than this many tokens are attended densely
+  int dense_layers = 2;    // the first layers that always attend densely
+  int kernel_size = 32;    // kInfLlm2: tokens of a pooled window
+  int kernel_stride = 16;  // kInfLlm2: tokens between windows; divides block_size and kernel_size
+  int sketch_bits = 2;     // kSketch: 1, 2 or 4 bits a channel
+};
+
+struct ModelOptions {
+  int threads = 0;           // 0: one for each processor this process may use
+  std::string isa = "best";  // "best", "avx512", "avx2", "scalar"
+  // The double-precision reference backend instead of the fast one: hundreds of times slower, for checking.
+  bool reference = false;
+};
+
+struct EngineOptions {
+  int64_t context_tokens = 0;  // longest sequence, prompt and answer together; 0: what the model was trained for
+  int max_sequences = 1;       // sequences that run at once; others wait
+  int prefill_chunk = 512;     // prompt tokens of one step
+  // Tokens the cache can hold over all sequences; 0: context_tokens * max_sequences. With less, the newest sequence is
+  // preempted when blocks run out and resumed later by recomputation.
+  int64_t kv_tokens = 0;
+  KvType kv_type = KvType::kF16;
+  AttentionOptions attention;
+};
+
+const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch"
+StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
+const char* KvTypeName(KvType type);  // "f32", "f16", "bf16"
+StatusOr<KvType> ParseKvType(const std::string& name);
+
+// One sentence about the first value that can never work.
+Status Validate(const AttentionOptions& options);
+Status Validate(const EngineOptions& options);
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_OPTIONS_H_
