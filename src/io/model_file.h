@@ -46,7 +46,8 @@ class ModelFile {
   const std::unordered_map<std::string, MetaValue>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
 
-  // Typed metadata. The error names the key and says which type was found; Opt* return `fallback` when the key is absent.
+  // Typed metadata. The error names the key and says which type was found; Opt* return `fallback` when the key is
+  // absent.
   StatusOr<int64_t> GetInt(const std::string& key) const;
   StatusOr<double> GetFloat(const std::string& key) const;  // accepts integers too
   StatusOr<std::string> GetString(const std::string& key) const;
