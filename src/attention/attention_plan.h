@@ -1,0 +1,39 @@
+// Which layers attend to everything and which select, and by what constants: the policy as data. The forward reads it.
+#ifndef FARSIGHT_ATTENTION_ATTENTION_PLAN_H_
+#define FARSIGHT_ATTENTION_ATTENTION_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "farsight/options.h"
+#include "ops/params.h"
+
+namespace farsight {
+
+// Where a layer's block list comes from.
+enum class ListSource : uint8_t {
+  kAll,       // every visible block
+  kOwnQuery,  // the layer's own query over the key summaries of the same layer
+};
+
+struct AttentionPlan {
+  AttentionOptions options;         // resolved: policy is never kModel
+  std::vector<ListSource> sources;  // [layers]
+  SummaryView summary;              // kind and constants; pages are the runner's
+  int top_k = 0;                    // blocks a list holds at most
+  int init_blocks = 0;
+  int local_blocks = 0;
+
+  bool Selects() const { return summary.kind != SummaryKind::kNone; }
+  // Does a row select (in the layers that do), or attend to everything?
+  bool RowSelects(int64_t position, bool is_decode) const {
+    return Selects() && (is_decode || options.phase == SparsePhase::kAll) && position + 1 >= options.dense_below;
+  }
+};
+
+// `trained` is what the model was trained with; it replaces `asked` where that says kModel.
+StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers);
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_ATTENTION_ATTENTION_PLAN_H_
