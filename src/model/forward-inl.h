@@ -1,0 +1,365 @@
+// The one forward pass. A template over the backend; what differs between models, policies and phases is data.
+#ifndef FARSIGHT_MODEL_FORWARD_INL_H_
+#define FARSIGHT_MODEL_FORWARD_INL_H_
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "model/runner.h"
+#include "model/weights.h"
+
+namespace farsight {
+
+template <Backend B>
+class Forward final : public ModelRunner {
+ public:
+  using Matrix = typename B::Matrix;
+
+  Forward(B& backend, const Weights<Matrix>& weights, const ModelConfig& config, RunnerOptions options)
+      : b_(backend), w_(weights), c_(config), o_(std::move(options)) {}
+
+  Status Prepare() {
+    q_width_ = static_cast<int64_t>(c_.heads) * c_.head_dim;
+    kv_width_ = static_cast<int64_t>(c_.kv_heads) * c_.head_dim;
+    qkv_width_ = q_width_ + 2 * kv_width_;
+    block_tokens_ = o_.plan.options.block_size;
+    max_blocks_ = static_cast<int>((o_.context_tokens + block_tokens_ - 1) / block_tokens_);
+    OpLimits limits;
+    limits.max_rows = o_.max_rows;
+    limits.max_seqs = o_.max_seqs;
+    limits.max_blocks = max_blocks_;
+    limits.max_width = std::max({c_.hidden, c_.ffn, static_cast<int>(q_width_)});
+    limits.num_heads = c_.heads;
+    limits.num_kv_heads = c_.kv_heads;
+    limits.head_dim = c_.head_dim;
+    limits.block_tokens = block_tokens_;
+    FS_RETURN_IF_ERROR(b_.Reserve(limits));
+    FS_RETURN_IF_ERROR(AllocateCache());
+    return AllocateActivations();
+  }
+
+  int max_blocks() const override { return max_blocks_; }
+  int64_t bytes_per_block() const override {
+    int64_t bytes = 0;
+    for (size_t l = 0; l < kv_.size(); ++l) {
+      bytes += static_cast<int64_t>(c_.kv_heads) *
+               static_cast<int64_t>(kv_[l].view.page_bytes + (Selects(l) ? kv_[l].summary.page_bytes : 0));
+    }
+    return bytes;
+  }
+
+  Status Step(const Batch& batch, StepResult* result) override {
+    FS_CHECK(batch.num_rows() > 0 && batch.num_rows() <= o_.max_rows, "a step has at most max_rows rows");
+    FS_CHECK(static_cast<int>(batch.logit_rows.size()) <= o_.max_logit_rows,
+             "a step has at most max_logit_rows logits");
+    FS_CHECK(batch.num_seqs <= o_.max_seqs, "a step has at most max_seqs sequences");
+    CopyBlocks(batch);
+    const RowBatch rows = Upload(batch);
+    bool any_selects = false;
+    for (uint8_t s : batch.selects) any_selects = any_selects || s != 0;
+
+    b_.RopeTable({rows.positions, inv_freq_.template as<double>(), cos_.template as<float>(), sin_.template as<float>(),
+                  rows.num_rows, c_.rope.dims / 2, rope_magnitude_});
+    b_.Embed(
+        {&w_.embedding, rows.tokens, x_.template as<float>(), rows.num_rows, static_cast<float>(c_.embedding_scale)});
+    for (int l = 0; l < c_.layers; ++l) {
+      Attention(l, rows, any_selects);
+      FeedForward(l, rows.num_rows);
+    }
+    Logits(batch, result);
+    FetchLists(batch, any_selects, result);
+    return OkStatus();
+  }
+
+ private:
+  struct LayerCache {
+    Buffer pages, summary_pages;
+    KvView view;
+    SummaryView summary;
+  };
+
+  bool Selects(size_t layer) const { return o_.plan.sources[layer] == ListSource::kOwnQuery; }
+
+  Status AllocateCache() {
+    for (int l = 0; l < c_.layers; ++l) {
+      LayerCache cache;
+      cache.view.dtype = o_.kv_dtype;
+      cache.view.block_tokens = block_tokens_;
+      cache.view.num_kv_heads = c_.kv_heads;
+      cache.view.head_dim = c_.head_dim;
+      cache.view.page_bytes = b_.KvPageBytes(cache.view);
+      const auto pages = static_cast<size_t>(o_.num_blocks) * static_cast<size_t>(c_.kv_heads);
+      FS_ASSIGN_OR_RETURN(cache.pages, b_.Allocate(pages * cache.view.page_bytes));
+      cache.view.pages = cache.pages.data();
+      if (Selects(static_cast<size_t>(l))) {
+        cache.summary = o_.plan.summary;
+        cache.summary.page_bytes = b_.SummaryPageBytes(cache.view, cache.summary);
+        FS_ASSIGN_OR_RETURN(cache.summary_pages, b_.Allocate(pages * cache.summary.page_bytes));
+        cache.summary.pages = cache.summary_pages.data();
+      }
+      kv_.push_back(std::move(cache));
+    }
+    return OkStatus();
+  }
+
+  Status AllocateActivations() {
+    const auto floats = [&](int64_t rows, int64_t width) {
+      return b_.Allocate(static_cast<size_t>(rows * width) * sizeof(float));
+    };
+    const int64_t t = o_.max_rows;
+    FS_ASSIGN_OR_RETURN(x_, floats(t, c_.hidden));
+    FS_ASSIGN_OR_RETURN(h_, floats(t, std::max<int64_t>(c_.hidden, q_width_)));
+    FS_ASSIGN_OR_RETURN(qkv_, floats(t, qkv_width_));
+    FS_ASSIGN_OR_RETURN(gate_up_, floats(t, 2 * int64_t{c_.ffn}));
+    FS_ASSIGN_OR_RETURN(act_, floats(t, c_.ffn));
+    FS_ASSIGN_OR_RETURN(cos_, floats(t, c_.rope.dims / 2));
+    FS_ASSIGN_OR_RETURN(sin_, floats(t, c_.rope.dims / 2));
+    FS_ASSIGN_OR_RETURN(logits_, floats(o_.max_logit_rows, c_.vocab));
+    host_logits_.resize(static_cast<size_t>(o_.max_logit_rows * c_.vocab));
+
+    FS_ASSIGN_OR_RETURN(const RopeTableSpec rope, ResolveRope(c_.rope, c_.context, o_.context_tokens));
+    rope_magnitude_ = rope.magnitude;
+    FS_ASSIGN_OR_RETURN(inv_freq_, b_.Allocate(rope.inv_freq.size() * sizeof(double)));
+    b_.CopyIn(inv_freq_, 0, std::as_bytes(std::span(rope.inv_freq)));
+
+    // Step inputs lie one after another in one buffer: tokens, positions, row_seq, block tables, then the flags.
+    const auto rows = static_cast<size_t>(o_.max_rows);
+    tables_at_ = 3 * rows * sizeof(int32_t);
+    flags_at_ = tables_at_ + static_cast<size_t>(o_.max_seqs) * static_cast<size_t>(max_blocks_) * sizeof(int32_t);
+    FS_ASSIGN_OR_RETURN(inputs_, b_.Allocate(flags_at_ + rows));
+    if (!o_.plan.Selects()) return OkStatus();
+    for (size_t l = 0; l < kv_.size(); ++l) {
+      if (!Selects(l)) continue;
+      LayerList list;
+      list.layer = static_cast<int>(l);
+      const size_t pairs = rows * static_cast<size_t>(c_.kv_heads);
+      FS_ASSIGN_OR_RETURN(list.counts, b_.Allocate(pairs * sizeof(int32_t)));
+      FS_ASSIGN_OR_RETURN(list.ids, b_.Allocate(pairs * static_cast<size_t>(o_.plan.top_k) * sizeof(int32_t)));
+      list.host_counts.resize(pairs);
+      lists_.push_back(std::move(list));
+    }
+    return OkStatus();
+  }
+
+  RowBatch Upload(const Batch& batch) {
+    const auto put = [&](const std::vector<int32_t>& values, size_t offset) {
+      b_.CopyIn(inputs_, offset, std::as_bytes(std::span(values)));
+      return reinterpret_cast<const int32_t*>(inputs_.data() + offset);
+    };
+    const size_t row_bytes = static_cast<size_t>(o_.max_rows) * sizeof(int32_t);
+    RowBatch r;
+    r.num_rows = batch.num_rows();
+    r.num_seqs = batch.num_seqs;
+    r.max_blocks = max_blocks_;
+    r.tokens = put(batch.tokens, 0);
+    r.positions = put(batch.positions, row_bytes);
+    r.row_seq = put(batch.row_seq, 2 * row_bytes);
+    r.block_tables = put(batch.block_tables, tables_at_);
+    b_.CopyIn(inputs_, flags_at_, std::as_bytes(std::span(batch.selects)));
+    return r;
+  }
+
+  void CopyBlocks(const Batch& batch) {
+    for (const auto& copy : batch.copies) {
+      for (auto& cache : kv_) b_.CopyBlock({cache.view, cache.summary, copy.from, copy.to});
+    }
+  }
+
+  void Apply(const Linear<Matrix>& linear, const float* in, int64_t in_stride, float* out, int64_t out_stride, int rows,
+             double alpha, bool accumulate) {
+    for (const auto& part : linear.parts) {
+      const float* bias = linear.bias.empty() ? nullptr : linear.bias.template as<float>() + part.first_row;
+      b_.MatMul({&part.matrix, in, out + part.first_row, bias, in_stride, out_stride, rows, static_cast<float>(alpha),
+                 accumulate});
+    }
+  }
+
+  void Norm(const float* in, float* out, const Buffer& weight, int rows) {
+    b_.RmsNorm({in, out, weight.template as<float>(), c_.hidden, c_.hidden, rows, 1, c_.hidden,
+                static_cast<float>(c_.rms_eps)});
+  }
+
+  void Attention(int l, const RowBatch& rows, bool any_selects) {
+    const auto& w = w_.layers[static_cast<size_t>(l)];
+    auto& cache = kv_[static_cast<size_t>(l)];
+    auto* x = x_.template as<float>();
+    auto* h = h_.template as<float>();
+    auto* q = qkv_.template as<float>();
+    float* k = q + q_width_;
+    float* v = k + kv_width_;
+    const int t = rows.num_rows;
+    const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.head_dim)));
+
+    Norm(x, h, w.attn_norm, t);
+    Apply(w.qkv, h, c_.hidden, q, qkv_width_, t, 1.0, false);
+    if (c_.qk_norm) {
+      const auto eps = static_cast<float>(c_.rms_eps);
+      b_.RmsNorm({q, q, w.q_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.heads, c_.head_dim, eps});
+      b_.RmsNorm({k, k, w.k_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.kv_heads, c_.head_dim, eps});
+    }
+    // q and k are neighbours, so one call turns both.
+    b_.Rope({q, cos_.template as<float>(), sin_.template as<float>(), qkv_width_, t, c_.heads + c_.kv_heads,
+             c_.head_dim, c_.rope.dims / 2});
+    b_.AppendKv({rows, k, v, qkv_width_, cache.view});
+
+    AttendParams attend;
+    if (Selects(static_cast<size_t>(l))) {
+      b_.Summarise({rows, cache.view, cache.summary});
+      if (any_selects) {
+        LayerList& list = ListOf(l);
+        SelectParams s;
+        s.rows = rows;
+        s.q = q;
+        s.row_sparse = reinterpret_cast<const uint8_t*>(inputs_.data() + flags_at_);
+        s.q_stride = qkv_width_;
+        s.num_heads = c_.heads;
+        s.scale = scale;
+        s.kv = cache.view;
+        s.summary = cache.summary;
+        s.top_k = o_.plan.top_k;
+        s.init_blocks = o_.plan.init_blocks;
+        s.local_blocks = o_.plan.local_blocks;
+        s.ids = list.ids.template as<int32_t>();
+        s.counts = list.counts.template as<int32_t>();
+        b_.Select(s);
+        attend.ids = s.ids;
+        attend.counts = s.counts;
+        attend.max_selected = s.top_k;
+      }
+    }
+    attend.rows = rows;
+    attend.q = q;
+    attend.out = h;
+    attend.q_stride = qkv_width_;
+    attend.out_stride = q_width_;
+    attend.num_heads = c_.heads;
+    attend.scale = scale;
+    attend.kv = cache.view;
+    b_.Attend(attend);
+    Apply(w.o, h, q_width_, x, c_.hidden, t, c_.residual_scale, true);
+  }
+
+  void FeedForward(int l, int t) {
+    const auto& w = w_.layers[static_cast<size_t>(l)];
+    auto* x = x_.template as<float>();
+    auto* h = h_.template as<float>();
+    Norm(x, h, w.ffn_norm, t);
+    Apply(w.gate_up, h, c_.hidden, gate_up_.template as<float>(), 2 * int64_t{c_.ffn}, t, 1.0, false);
+    b_.SwiGlu({gate_up_.template as<float>(), act_.template as<float>(), t, c_.ffn});
+    Apply(w.down, act_.template as<float>(), c_.ffn, x, c_.hidden, t, c_.residual_scale, true);
+  }
+
+  void Logits(const Batch& batch, StepResult* result) {
+    result->logits = {};
+    const int n = static_cast<int>(batch.logit_rows.size());
+    if (n == 0) return;
+    auto* h = h_.template as<float>();
+    for (int i = 0; i < n; ++i) {
+      const int row = batch.logit_rows[static_cast<size_t>(i)];
+      Norm(x_.template as<float>() + static_cast<int64_t>(row) * c_.hidden, h + static_cast<int64_t>(i) * c_.hidden,
+           w_.output_norm, 1);
+    }
+    auto* logits = logits_.template as<float>();
+    if (w_.output.parts.empty()) {
+      b_.MatMul({&w_.embedding, h, logits, nullptr, c_.hidden, c_.vocab, n, static_cast<float>(c_.logit_scale), false});
+    } else {
+      Apply(w_.output, h, c_.hidden, logits, c_.vocab, n, c_.logit_scale, false);
+    }
+    const std::span<float> out(host_logits_.data(), static_cast<size_t>(n * c_.vocab));
+    b_.CopyOut(logits_, 0, std::as_writable_bytes(out));
+    result->logits = out;
+  }
+
+  struct LayerList {
+    int layer = 0;
+    Buffer counts, ids;
+    std::vector<int32_t> host_counts, host_ids;
+  };
+
+  LayerList& ListOf(int layer) {
+    for (auto& l : lists_) {
+      if (l.layer == layer) return l;
+    }
+    FS_CHECK(false, "a layer that selects has a list");
+    return lists_[0];
+  }
+
+  void FetchLists(const Batch& batch, bool any_selects, StepResult* result) {
+    result->lists.clear();
+    if (!any_selects) return;
+    const size_t pairs = static_cast<size_t>(batch.num_rows()) * static_cast<size_t>(c_.kv_heads);
+    for (auto& l : lists_) {
+      const std::span<int32_t> counts(l.host_counts.data(), pairs);
+      b_.CopyOut(l.counts, 0, std::as_writable_bytes(counts));
+      std::span<int32_t> ids;
+      if (batch.want_lists) {
+        l.host_ids.resize(l.host_counts.size() * static_cast<size_t>(o_.plan.top_k));
+        ids = std::span(l.host_ids.data(), pairs * static_cast<size_t>(o_.plan.top_k));
+        b_.CopyOut(l.ids, 0, std::as_writable_bytes(ids));
+      }
+      result->lists.push_back({l.layer, counts, ids});
+    }
+  }
+
+  B& b_;
+  const Weights<Matrix>& w_;
+  const ModelConfig& c_;
+  RunnerOptions o_;
+  int64_t q_width_ = 0, kv_width_ = 0, qkv_width_ = 0;
+  int block_tokens_ = 64;
+  int max_blocks_ = 0;
+  double rope_magnitude_ = 1;
+  size_t tables_at_ = 0, flags_at_ = 0;  // offsets in inputs_
+  std::vector<LayerCache> kv_;
+  std::vector<LayerList> lists_;
+  Buffer x_, h_, qkv_, gate_up_, act_, cos_, sin_, logits_, inv_freq_, inputs_;
+  std::vector<float> host_logits_;
+};
+
+// Weights and backend of one loaded model.
+template <Backend B>
+class Loaded : public LoadedModel {
+ public:
+  using Matrix = typename B::Matrix;
+
+  Loaded(std::unique_ptr<B> backend, ModelConfig config) : backend_(std::move(backend)), config_(std::move(config)) {}
+
+  Status Load(const ModelFile& file, WeightNames names) {
+    const WeightSource source(file, config_, names);
+    FS_ASSIGN_OR_RETURN(weights_, (WeightLoader<B>(*backend_, source, config_).Load()));
+    return OkStatus();
+  }
+
+  StatusOr<std::unique_ptr<ModelRunner>> NewRunner(const RunnerOptions& options) override {
+    auto forward = std::make_unique<Forward<B>>(*backend_, weights_, config_, options);
+    FS_RETURN_IF_ERROR(forward->Prepare());
+    return std::unique_ptr<ModelRunner>(std::move(forward));
+  }
+
+  int64_t weight_bytes() const override { return LayerBytes() + HeadBytes() + (Tied() ? 0 : EmbeddingBytes()); }
+  int64_t weight_bytes_token() const override { return LayerBytes() + HeadBytes(); }
+
+ protected:
+  B& backend() { return *backend_; }
+  const B& backend() const { return *backend_; }
+
+ private:
+  bool Tied() const { return weights_.output.parts.empty(); }
+  int64_t EmbeddingBytes() const { return static_cast<int64_t>(weights_.embedding.bytes()); }
+  int64_t HeadBytes() const { return Tied() ? EmbeddingBytes() : static_cast<int64_t>(weights_.output.bytes()); }
+  int64_t LayerBytes() const {
+    size_t n = 0;
+    for (const auto& l : weights_.layers) n += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
+    return static_cast<int64_t>(n);
+  }
+
+  std::unique_ptr<B> backend_;
+  ModelConfig config_;
+  Weights<Matrix> weights_;
+};
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_MODEL_FORWARD_INL_H_

@@ -1,0 +1,86 @@
+// What the engine sees of a model: give it a batch of rows, get logits. One indirect call a step.
+#ifndef FARSIGHT_MODEL_RUNNER_H_
+#define FARSIGHT_MODEL_RUNNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "attention/attention_plan.h"
+#include "io/model_file.h"
+#include "kv/sequence_cache.h"  // BlockCopy
+#include "model/config.h"
+
+namespace farsight {
+
+// The input of a step, in host memory. Rows of a sequence are contiguous and their positions ascend by one; their
+// blocks are already in the block table.
+struct Batch {
+  std::vector<int32_t> tokens;        // [T]
+  std::vector<int32_t> positions;     // [T]
+  std::vector<int32_t> row_seq;       // [T] row of block_tables
+  std::vector<uint8_t> selects;       // [T] 1: the row selects blocks in the layers that do
+  std::vector<int32_t> block_tables;  // [S, max_blocks], -1 past a sequence's end
+  std::vector<int32_t> logit_rows;    // rows whose logits are wanted, ascending
+  std::vector<BlockCopy> copies;      // carried out before anything is written
+  int num_seqs = 0;
+  bool want_lists = false;  // also fetch which blocks were chosen, not only how many
+
+  void Clear();
+  int num_rows() const { return static_cast<int>(tokens.size()); }
+};
+
+// The output of a step; spans stay valid until the next one.
+struct StepResult {
+  std::span<const float> logits;  // [logit_rows, vocab]
+  // Chosen blocks of the layers that select, in layer order: counts [T, Hkv], -1 for a row that attended to all.
+  struct LayerLists {
+    int layer = 0;
+    std::span<const int32_t> counts;  // [T, Hkv]
+    std::span<const int32_t> ids;     // [T, Hkv, top_k] when want_lists
+  };
+  std::vector<LayerLists> lists;
+};
+
+struct RunnerOptions {
+  int64_t context_tokens = 0;  // longest sequence
+  int max_rows = 0;
+  int max_seqs = 0;
+  int max_logit_rows = 0;
+  int32_t num_blocks = 0;  // physical
+  DType kv_dtype = DType::kF16;
+  AttentionPlan plan;
+};
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+  virtual Status Step(const Batch& batch, StepResult* result) = 0;
+  virtual int max_blocks() const = 0;           // row length of block tables
+  virtual int64_t bytes_per_block() const = 0;  // keys, values and summaries of one block over all layers
+};
+
+// Weights on a backend. Immutable but for SetThreads; runners keep a reference to it.
+class LoadedModel {
+ public:
+  virtual ~LoadedModel() = default;
+  virtual StatusOr<std::unique_ptr<ModelRunner>> NewRunner(const RunnerOptions& options) = 0;
+  virtual std::string backend_name() const = 0;
+  virtual int threads() const = 0;
+  virtual void SetThreads(int threads) = 0;
+  virtual int64_t weight_bytes() const = 0;        // in memory
+  virtual int64_t weight_bytes_token() const = 0;  // read for one decoded token
+};
+
+enum class WeightNames { kGguf, kHuggingFace };
+
+StatusOr<std::unique_ptr<LoadedModel>> LoadOnCpu(const ModelFile& file, const ModelConfig& config, WeightNames names,
+                                                 int threads, const std::string& isa);
+StatusOr<std::unique_ptr<LoadedModel>> LoadOnReference(const ModelFile& file, const ModelConfig& config,
+                                                       WeightNames names);
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_MODEL_RUNNER_H_
