@@ -1,0 +1,71 @@
+// Who runs in the next step: queues, chunked prefill beside decode, preemption. Ids and counts only, never a tensor.
+#ifndef FARSIGHT_SCHED_SCHEDULER_H_
+#define FARSIGHT_SCHED_SCHEDULER_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "kv/block_pool.h"
+#include "kv/sequence_cache.h"
+
+namespace farsight {
+
+// A request as the scheduler sees it. `tokens` is prompt and answer so far; those already in `cache` are computed.
+struct Sequence {
+  uint64_t id = 0;
+  std::vector<int32_t> tokens;
+  int64_t prompt_tokens = 0;
+  SequenceCache cache;
+  int max_chunk = 0;  // rows of this sequence in one step, 0: no limit of its own
+
+  Sequence(uint64_t id_, BlockPool* pool, int block_tokens) : id(id_), cache(pool, block_tokens) {}
+  int64_t pending() const { return static_cast<int64_t>(tokens.size()) - cache.length(); }
+  bool decoding() const { return pending() == 1 && static_cast<int64_t>(tokens.size()) > prompt_tokens; }
+};
+
+// Rows of one sequence in a step: its tokens [first, first + count).
+struct PlannedRows {
+  Sequence* sequence = nullptr;
+  int64_t first = 0;
+  int count = 0;
+};
+
+struct StepPlan {
+  std::vector<PlannedRows> rows;
+  std::vector<BlockCopy> copies;
+  std::vector<Sequence*> preempted;  // lost their blocks; they wait and will be computed again
+};
+
+class Scheduler {
+ public:
+  struct Limits {
+    int max_sequences = 1;
+    int prefill_chunk = 512;  // prompt rows of a step over all sequences
+  };
+  Scheduler(BlockPool* pool, Limits limits) : pool_(pool), limits_(limits) {}
+
+  void Add(Sequence* sequence) { waiting_.push_back(sequence); }
+  void Remove(Sequence* sequence);  // from wherever it is
+  bool empty() const { return waiting_.empty() && running_.empty(); }
+  int num_running() const { return static_cast<int>(running_.size()); }
+
+  // Every decoding sequence gets its one row; prompts share prefill_chunk rows, the oldest first. Blocks are taken
+  // here: when they run out, the newest running sequence gives up all of its own and goes back to the head of the
+  // queue. The oldest always gets what it needs, so a pool that can hold the longest sequence never stalls.
+  StepPlan Plan();
+
+ private:
+  // Takes blocks for `count` more tokens of `s`, preempting newer sequences if need be. False: `s` must wait.
+  bool Grow(Sequence* s, int64_t count, StepPlan* plan);
+  void Preempt(Sequence* s, StepPlan* plan);
+
+  BlockPool* pool_;
+  Limits limits_;
+  std::vector<Sequence*> running_;  // oldest first
+  std::deque<Sequence*> waiting_;
+};
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_SCHED_SCHEDULER_H_
