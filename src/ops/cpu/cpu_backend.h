@@ -12,6 +12,8 @@
 
 namespace farsight {
 
+struct OpKernels;  // function table of one instruction set, in op_kernels.h
+
 class CpuBackend {
  public:
   using Matrix = CpuMatrix;
@@ -47,6 +49,7 @@ class CpuBackend {
   CpuBackend(int num_threads, Isa isa);
 
   Isa isa_;
+  const OpKernels* kernels_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<CpuAttention> attention_;
   Buffer scratch_;  // activations quantised for integer products

@@ -1,0 +1,213 @@
+#include "ops/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "base/check.h"
+#include "ops/cpu/op_kernels.h"
+#include "ops/cpu/packed_layout.h"
+
+namespace farsight {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+// Work of an op, in values touched, below which a fork-join costs more than it saves.
+constexpr int64_t kMinParallelValues = 16 * 1024;
+// A block of rows is multiplied by every panel of a task before the next one, so its activations should stay in the
+// second-level cache beside a panel.
+constexpr int64_t kRowBlockBytes = 160 * 1024;
+constexpr int64_t kTasksPerThread = 8;
+// A task this small still amortises its hand-out, and streams enough for the prefetchers.
+constexpr int64_t kMinTaskBytes = 16 * 1024;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Calls fn(begin, end) over row ranges that cover [0, num_rows), on all threads when the work is worth it.
+template <typename Fn>
+void ForRows(ThreadPool& pool, int num_rows, int64_t values_per_row, Fn&& fn) {
+  if (num_rows <= 0) return;
+  if (num_rows == 1 || num_rows * values_per_row < kMinParallelValues) return fn(0, num_rows);
+  const int64_t tasks = std::min<int64_t>(num_rows, pool.num_threads() * kTasksPerThread);
+  pool.ParallelFor(tasks, [&](int64_t task, int) {
+    fn(static_cast<int>(num_rows * task / tasks), static_cast<int>(num_rows * (task + 1) / tasks));
+  });
+}
+
+// How a product is cut into tasks: every task is a range of panels times a range of rows.
+struct Grid {
+  int64_t panel_tasks = 1;
+  int64_t row_tasks = 1;
+  int64_t rows_per_task = 1;
+};
+
+Grid MakeGrid(const CpuMatrix& w, int rows, int64_t row_bytes, int num_threads) {
+  Grid g;
+  g.rows_per_task = std::clamp<int64_t>(kRowBlockBytes / row_bytes / kMaxTileRows * kMaxTileRows, kMaxTileRows, rows);
+  g.row_tasks = CeilDiv(rows, g.rows_per_task);
+  g.rows_per_task = CeilDiv(CeilDiv(rows, g.row_tasks), kMaxTileRows) * kMaxTileRows;
+  g.row_tasks = CeilDiv(rows, g.rows_per_task);
+  const int64_t work = static_cast<int64_t>(w.bytes()) * CeilDiv(g.rows_per_task, kMaxTileRows);
+  const int64_t wanted = std::min(num_threads * kTasksPerThread, std::max<int64_t>(work / kMinTaskBytes, 1));
+  g.panel_tasks = std::min(w.num_panels(), wanted);
+  return g;
+}
+
+// Rows [row_begin, row_end) times the panels [panel_begin, panel_end). `in` is what the kernels read for row 0.
+void MultiplyPanels(const OpKernels& kernels, const MatMulParams<CpuMatrix>& p, const uint8_t* in, int64_t row_bytes,
+                    int64_t panel_begin, int64_t panel_end, int64_t row_begin, int64_t row_end) {
+  const CpuMatrix& w = *p.weight;
+  const auto& by_rows = kernels.matmul[static_cast<int>(w.dtype())];
+  MatMulTile t;
+  t.in_stride_bytes = row_bytes;
+  t.cols = w.cols();
+  t.out_stride = p.out_stride;
+  t.alpha = p.alpha;
+  t.accumulate = p.accumulate;
+  for (int64_t i = panel_begin; i < panel_end; ++i) {
+    const int64_t first = i * kPanelOutputs;
+    t.panel = reinterpret_cast<const uint8_t*>(w.panel(i));
+    t.bias = p.bias != nullptr ? p.bias + first : nullptr;
+    t.width = static_cast<int>(std::min<int64_t>(kPanelOutputs, w.rows() - first));
+    for (int64_t r = row_begin; r < row_end; r += kMaxTileRows) {
+      t.in = in + r * row_bytes;
+      t.out = p.out + r * p.out_stride + first;
+      by_rows[std::min<int64_t>(kMaxTileRows, row_end - r) - 1](t);
+    }
+  }
+}
+
+void Multiply(ThreadPool& pool, const OpKernels& kernels, const MatMulParams<CpuMatrix>& p, const uint8_t* in,
+              int64_t row_bytes) {
+  const int64_t panels = p.weight->num_panels();
+  const Grid g = MakeGrid(*p.weight, p.num_rows, row_bytes, pool.num_threads());
+  pool.ParallelFor(g.panel_tasks * g.row_tasks, [&](int64_t task, int) {
+    const int64_t panel_task = task % g.panel_tasks;
+    const int64_t row = task / g.panel_tasks * g.rows_per_task;
+    MultiplyPanels(kernels, p, in, row_bytes, panels * panel_task / g.panel_tasks,
+                   panels * (panel_task + 1) / g.panel_tasks, row,
+                   std::min<int64_t>(p.num_rows, row + g.rows_per_task));
+  });
+}
+
+}  // namespace
+
+const OpKernels& OpKernelsFor(Isa isa) {
+#if defined(FARSIGHT_X86_KERNELS)
+  if (isa == Isa::kAvx2) return Avx2OpKernels();
+  if (isa == Isa::kAvx512) return Avx512OpKernels();
+#endif
+  FS_CHECK(isa == Isa::kScalar, "the instruction set was resolved before its kernels are asked for");
+  return ScalarOpKernels();
+}
+
+CpuBackend::CpuBackend(int num_threads, Isa isa)
+    : isa_(isa),
+      kernels_(&OpKernelsFor(isa)),
+      pool_(std::make_unique<ThreadPool>(num_threads)),
+      attention_(std::make_unique<CpuAttention>(pool_.get(), isa)) {}
+
+StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int num_threads, Isa isa) {
+  if (num_threads < 1 || num_threads > kMaxThreads) {
+    return InvalidArgument("expected 1 to " + std::to_string(kMaxThreads) + " threads, got " +
+                           std::to_string(num_threads));
+  }
+  FS_ASSIGN_OR_RETURN(const Isa concrete, ResolveIsa(isa));
+  return std::unique_ptr<CpuBackend>(new CpuBackend(num_threads, concrete));
+}
+
+void CpuBackend::SetThreads(int num_threads) {
+  FS_CHECK(num_threads >= 1 && num_threads <= kMaxThreads, "the number of threads is in range");
+  if (num_threads == pool_->num_threads()) return;
+  pool_ = std::make_unique<ThreadPool>(num_threads);
+  attention_->SetPool(pool_.get());
+}
+
+void CpuBackend::CopyIn(Buffer& to, size_t offset, std::span<const std::byte> from) {
+  FS_CHECK(offset <= to.size() && from.size() <= to.size() - offset, "CopyIn stays inside the buffer");
+  if (!from.empty()) std::memcpy(to.data() + offset, from.data(), from.size());
+}
+
+void CpuBackend::CopyOut(const Buffer& from, size_t offset, std::span<std::byte> to) {
+  FS_CHECK(offset <= from.size() && to.size() <= from.size() - offset, "CopyOut stays inside the buffer");
+  if (!to.empty()) std::memcpy(to.data(), from.data() + offset, to.size());
+}
+
+Status CpuBackend::Reserve(const OpLimits& limits) {
+  if (limits.max_rows < 0 || limits.max_width < 0) {
+    return InvalidArgument("expected limits of ops to be at least 0, got " + std::to_string(limits.max_rows) +
+                           " rows of " + std::to_string(limits.max_width));
+  }
+  const size_t row = static_cast<size_t>(CeilDiv(limits.max_width, kBlockInputs)) * sizeof(QuantBlock);
+  const size_t bytes = row * static_cast<size_t>(limits.max_rows);
+  if (bytes > scratch_.size()) {
+    FS_ASSIGN_OR_RETURN(scratch_, AllocateHost(bytes));
+  }
+  return attention_->Reserve(limits);
+}
+
+StatusOr<CpuMatrix> CpuBackend::PrepareMatrix(std::span<const HostMatrix> parts) {
+  return CpuMatrix::Pack(parts, pool_.get());
+}
+
+void CpuBackend::Embed(const EmbedParams<CpuMatrix>& p) {
+  const int64_t dim = p.table->cols();
+  ForRows(*pool_, p.num_rows, dim, [&](int begin, int end) {
+    for (int t = begin; t < end; ++t) p.table->DecodeRow(p.tokens[t], p.scale, p.out + t * dim);
+  });
+}
+
+void CpuBackend::MatMul(const MatMulParams<CpuMatrix>& p) {
+  if (p.num_rows <= 0) return;
+  if (!IsQuantised(p.weight->dtype())) {
+    Multiply(*pool_, *kernels_, p, reinterpret_cast<const uint8_t*>(p.in),
+             p.in_stride * static_cast<int64_t>(sizeof(float)));
+    return;
+  }
+  const int64_t cols = p.weight->cols();
+  const int64_t row_bytes = cols / kBlockInputs * static_cast<int64_t>(sizeof(QuantBlock));
+  FS_CHECK(static_cast<int64_t>(scratch_.size()) >= row_bytes, "Reserve saw the widest product");
+  // Rows do not depend on each other, so more rows than were reserved are done in slices.
+  const int64_t slice = std::min<int64_t>(p.num_rows, static_cast<int64_t>(scratch_.size()) / row_bytes);
+  auto* codes = scratch_.as<uint8_t>();
+  for (int64_t first = 0; first < p.num_rows; first += slice) {
+    MatMulParams<CpuMatrix> part = p;
+    part.num_rows = static_cast<int>(std::min<int64_t>(slice, p.num_rows - first));
+    part.in += first * p.in_stride;
+    part.out += first * p.out_stride;
+    ForRows(*pool_, part.num_rows, cols, [&](int begin, int end) {
+      for (int t = begin; t < end; ++t) kernels_->quantise(part.in + t * p.in_stride, cols, codes + t * row_bytes);
+    });
+    Multiply(*pool_, *kernels_, part, codes, row_bytes);
+  }
+}
+
+void CpuBackend::RmsNorm(const RmsNormParams& p) {
+  ForRows(*pool_, p.num_rows, static_cast<int64_t>(p.groups) * p.dim,
+          [&](int begin, int end) { kernels_->rms_norm(p, begin, end); });
+}
+
+void CpuBackend::RopeTable(const RopeTableParams& p) {
+  // A sine and a cosine in double cost about as much as 32 values of other ops.
+  ForRows(*pool_, p.num_rows, int64_t{32} * p.half_dim, [&](int begin, int end) {
+    for (int t = begin; t < end; ++t) {
+      for (int i = 0; i < p.half_dim; ++i) {
+        const double angle = p.positions[t] * p.inv_freq[i];
+        p.cos[static_cast<int64_t>(t) * p.half_dim + i] = static_cast<float>(std::cos(angle) * p.magnitude);
+        p.sin[static_cast<int64_t>(t) * p.half_dim + i] = static_cast<float>(std::sin(angle) * p.magnitude);
+      }
+    }
+  });
+}
+
+void CpuBackend::Rope(const RopeParams& p) {
+  ForRows(*pool_, p.num_rows, int64_t{2} * p.num_heads * p.half_dim,
+          [&](int begin, int end) { kernels_->rope(p, begin, end); });
+}
+
+void CpuBackend::SwiGlu(const SwiGluParams& p) {
+  ForRows(*pool_, p.num_rows, int64_t{8} * p.ffn, [&](int begin, int end) { kernels_->swiglu(p, begin, end); });
+}
+
+}  // namespace farsight

@@ -1,0 +1,248 @@
+// Matrix products over any vector wrapper `Vec`. One panel of 16 outputs times 1 to 4 rows; lanes are outputs, inputs
+// ascend, and each output has one accumulator, so the number of rows changes nothing in a row's result.
+#ifndef FARSIGHT_OPS_CPU_MATMUL_INL_H_
+#define FARSIGHT_OPS_CPU_MATMUL_INL_H_
+
+#include "ops/cpu/op_kernels.h"
+#include "ops/cpu/packed_layout.h"
+
+namespace farsight {
+namespace {
+
+constexpr int kParts = kPanelOutputs / Vec::kLanes;  // vectors that hold a panel's outputs
+constexpr int kPartBytes = 4 * Vec::kLanes;          // of a 64-byte vector of codes
+
+template <DType kType>
+struct Format {
+  static constexpr PackedLayout kLayout = LayoutOf(kType);
+  static constexpr bool kSigned = kLayout.bits == 8;
+  static constexpr int kOffset = kLayout.offset + (kSigned ? Vec::kSignedOffset : 0);
+  // Groups of four inputs whose products fit 16 bits when added pairwise: 2 * 15 * 127 * 8, 2 * 31 * 127 * 4 and
+  // 2 * 63 * 127 * 2 are all below 2^15.
+  static constexpr int kGroupsIn16Bits = kLayout.bits == 4 ? 8 : kLayout.bits == 5 ? 4 : 2;
+
+  // Codes of group kGroup for the outputs of one part.
+  template <int kGroup>
+  static FS_INLINE Vec::Bytes Codes(const uint8_t* sub, int part) {
+    const uint8_t* high = sub + kLayout.scale_bytes + part * kPartBytes;
+    const uint8_t* codes = high + kLayout.high_bytes;
+    if constexpr (kLayout.bits == 8) {
+      return Vec::LoadBytes(codes + kGroup * 64);
+    } else {
+      const Vec::Bytes pair = Vec::LoadBytes(codes + kGroup / 2 * 64);
+      const Vec::Bytes nibble = kGroup % 2 == 0 ? Vec::Low4(pair) : Vec::High4(pair);
+      if constexpr (kLayout.bits == 5) {
+        return Vec::Or(nibble, Vec::template FifthBit<kGroup>(Vec::LoadBytes(high)));
+      } else if constexpr (kLayout.bits == 6) {
+        return Vec::Or(nibble, Vec::template TopBits<kGroup % 4>(Vec::LoadBytes(high + kGroup / 4 * 64)));
+      } else {
+        return nibble;
+      }
+    }
+  }
+
+  static FS_INLINE Vec::F Scale(const uint8_t* head, const uint8_t* sub, int part) {
+    if constexpr (!kLayout.super) {
+      return Vec::LoadF16(sub + part * 2 * Vec::kLanes);
+    } else {
+      const Vec::F d = Vec::LoadF16(head + part * 2 * Vec::kLanes);
+      return kLayout.split ? d : Vec::Mul(d, Vec::LoadU8(sub + part * Vec::kLanes));
+    }
+  }
+  static FS_INLINE Vec::F Minimum(const uint8_t* head, const uint8_t* sub, int part) {
+    if constexpr (!kLayout.super) {
+      return Vec::LoadF16(sub + 32 + part * 2 * Vec::kLanes);
+    } else {
+      const Vec::F d = Vec::LoadF16(head + 32 + part * 2 * Vec::kLanes);
+      return Vec::Mul(Vec::Sub(Vec::Set(0), d), Vec::LoadU8(sub + 16 + part * Vec::kLanes));
+    }
+  }
+};
+
+FS_INLINE float FloatAt(const uint8_t* p) {
+  float f;
+  __builtin_memcpy(&f, p, 4);
+  return f;
+}
+FS_INLINE int32_t IntAt(const uint8_t* p) {
+  int32_t i;
+  __builtin_memcpy(&i, p, 4);
+  return i;
+}
+
+// Offsets of the fields of QuantBlock.
+constexpr int kScaleAt = 32;
+constexpr int kScaledSumAt = 36;
+constexpr int kSumsAt = 40;
+
+// acc += the 32 inputs of one sub-block.
+template <class Fmt, int kRows>
+FS_INLINE void AddSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_t* const (&in)[kRows],
+                           Vec::F (&acc)[kRows][kParts]) {
+  Vec::I dot[kRows][kParts];
+  Vec::template Dot<Fmt, kRows, 0, 8>(sub, in, dot);
+  Vec::F scale[kParts];
+  for (int h = 0; h < kParts; ++h) scale[h] = Fmt::Scale(head, sub, h);
+  for (int r = 0; r < kRows; ++r) {
+    const Vec::F row_scale = Vec::Set(FloatAt(in[r] + kScaleAt));
+    for (int h = 0; h < kParts; ++h) {
+      Vec::I whole = dot[r][h];
+      if constexpr (Fmt::kOffset != 0) {
+        const int32_t sum = IntAt(in[r] + kSumsAt) + IntAt(in[r] + kSumsAt + 4);
+        whole = Vec::AddI(whole, Vec::SetI(-Fmt::kOffset * sum));
+      }
+      acc[r][h] = Vec::MulAdd(Vec::Mul(scale[h], row_scale), Vec::ToF(whole), acc[r][h]);
+    }
+  }
+  if constexpr (Fmt::kLayout.minimum) {
+    Vec::F minimum[kParts];
+    for (int h = 0; h < kParts; ++h) minimum[h] = Fmt::Minimum(head, sub, h);
+    for (int r = 0; r < kRows; ++r) {
+      const Vec::F row_sum = Vec::Set(FloatAt(in[r] + kScaledSumAt));
+      for (int h = 0; h < kParts; ++h) acc[r][h] = Vec::MulAdd(minimum[h], row_sum, acc[r][h]);
+    }
+  }
+}
+
+// The same where each 16 inputs have their own integer scale. All integers stay below 2^24, so the floats are exact.
+template <class Fmt, int kRows>
+FS_INLINE void AddSplitSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_t* const (&in)[kRows],
+                                Vec::F (&acc)[kRows][kParts]) {
+  Vec::F whole[kRows][kParts];
+  Vec::I dot[kRows][kParts];
+  Vec::template Dot<Fmt, kRows, 0, 4>(sub, in, dot);
+  for (int r = 0; r < kRows; ++r) {
+    const Vec::I offset = Vec::SetI(-Fmt::kOffset * IntAt(in[r] + kSumsAt));
+    for (int h = 0; h < kParts; ++h) {
+      whole[r][h] = Vec::Mul(Vec::ToF(Vec::AddI(dot[r][h], offset)), Vec::LoadI8(sub + h * Vec::kLanes));
+    }
+  }
+  Vec::template Dot<Fmt, kRows, 4, 8>(sub, in, dot);
+  for (int r = 0; r < kRows; ++r) {
+    const Vec::I offset = Vec::SetI(-Fmt::kOffset * IntAt(in[r] + kSumsAt + 4));
+    const Vec::F row_scale = Vec::Set(FloatAt(in[r] + kScaleAt));
+    for (int h = 0; h < kParts; ++h) {
+      const Vec::F second = Vec::ToF(Vec::AddI(dot[r][h], offset));
+      const Vec::F both = Vec::MulAdd(second, Vec::LoadI8(sub + 16 + h * Vec::kLanes), whole[r][h]);
+      acc[r][h] = Vec::MulAdd(Vec::Mul(Fmt::Scale(head, sub, h), row_scale), both, acc[r][h]);
+    }
+  }
+}
+
+// One row's 16 sums to their place. `old` may be `out`.
+FS_INLINE void FinishRow(const MatMulTile& t, const float* bias, const float* old, float* out,
+                         const Vec::F (&acc)[kParts]) {
+  const Vec::F alpha = Vec::Set(t.alpha);
+  for (int h = 0; h < kParts; ++h) {
+    Vec::F x = acc[h];
+    if (bias != nullptr) x = Vec::Add(x, Vec::Load(bias + h * Vec::kLanes));
+    x = Vec::Mul(alpha, x);
+    if (t.accumulate) x = Vec::Add(Vec::Load(old + h * Vec::kLanes), x);
+    Vec::Store(x, out + h * Vec::kLanes);
+  }
+}
+
+template <int kRows>
+FS_INLINE void Finish(const MatMulTile& t, const Vec::F (&acc)[kRows][kParts]) {
+  if (t.width == kPanelOutputs) {
+    for (int r = 0; r < kRows; ++r) {
+      float* out = t.out + r * t.out_stride;
+      FinishRow(t, t.bias, out, out, acc[r]);
+    }
+    return;
+  }
+  float bias[kPanelOutputs] = {};
+  float row[kPanelOutputs] = {};
+  for (int i = 0; i < t.width && t.bias != nullptr; ++i) bias[i] = t.bias[i];
+  for (int r = 0; r < kRows; ++r) {
+    float* out = t.out + r * t.out_stride;
+    for (int i = 0; i < t.width && t.accumulate; ++i) row[i] = out[i];
+    FinishRow(t, t.bias != nullptr ? bias : nullptr, row, row, acc[r]);
+    for (int i = 0; i < t.width; ++i) out[i] = row[i];
+  }
+}
+
+template <DType kType, int kRows>
+void MatMulQuantised(const MatMulTile& t) {
+  using Fmt = Format<kType>;
+  constexpr PackedLayout kLayout = Fmt::kLayout;
+  const uint8_t* in[kRows];
+  Vec::F acc[kRows][kParts];
+  for (int r = 0; r < kRows; ++r) {
+    in[r] = t.in + r * t.in_stride_bytes;
+    for (int h = 0; h < kParts; ++h) acc[r][h] = Vec::Set(0);
+  }
+  const uint8_t* head = t.panel;
+  for (int64_t s = t.cols / kLayout.SuperInputs(); s > 0; --s) {
+    const uint8_t* sub = head + kLayout.head_bytes;
+    for (int j = 0; j < kLayout.subs; ++j) {
+      if constexpr (kLayout.split) {
+        AddSplitSubBlock<Fmt, kRows>(head, sub, in, acc);
+      } else {
+        AddSubBlock<Fmt, kRows>(head, sub, in, acc);
+      }
+      sub += kLayout.SubBytes();
+      for (int r = 0; r < kRows; ++r) in[r] += sizeof(QuantBlock);
+    }
+    head = sub;
+  }
+  Finish<kRows>(t, acc);
+}
+
+template <DType kType, int kRows>
+void MatMulFloat(const MatMulTile& t) {
+  constexpr int kSize = InfoOf(kType).block_bytes;
+  const uint8_t* in[kRows];
+  Vec::F acc[kRows][kParts];
+  for (int r = 0; r < kRows; ++r) {
+    in[r] = t.in + r * t.in_stride_bytes;
+    for (int h = 0; h < kParts; ++h) acc[r][h] = Vec::Set(0);
+  }
+  const uint8_t* w = t.panel;
+  for (int64_t k = 0; k < t.cols; ++k) {
+    Vec::F x[kRows];
+    for (int r = 0; r < kRows; ++r) x[r] = Vec::Set(FloatAt(in[r] + 4 * k));
+    for (int h = 0; h < kParts; ++h, w += Vec::kLanes * kSize) {
+      const Vec::F v = kType == DType::kF32   ? Vec::LoadF32(w)
+                       : kType == DType::kF16 ? Vec::LoadF16(w)
+                                              : Vec::LoadBf16(w);
+      for (int r = 0; r < kRows; ++r) acc[r][h] = Vec::MulAdd(v, x[r], acc[r][h]);
+    }
+  }
+  Finish<kRows>(t, acc);
+}
+
+template <DType kType>
+constexpr void FillMatMul(OpKernels* k) {
+  auto& row = k->matmul[static_cast<int>(kType)];
+  if constexpr (IsQuantised(kType)) {
+    row[0] = MatMulQuantised<kType, 1>;
+    row[1] = MatMulQuantised<kType, 2>;
+    row[2] = MatMulQuantised<kType, 3>;
+    row[3] = MatMulQuantised<kType, 4>;
+  } else {
+    row[0] = MatMulFloat<kType, 1>;
+    row[1] = MatMulFloat<kType, 2>;
+    row[2] = MatMulFloat<kType, 3>;
+    row[3] = MatMulFloat<kType, 4>;
+  }
+}
+
+constexpr void FillMatMuls(OpKernels* k) {
+  FillMatMul<DType::kF32>(k);
+  FillMatMul<DType::kF16>(k);
+  FillMatMul<DType::kBF16>(k);
+  FillMatMul<DType::kQ4_0>(k);
+  FillMatMul<DType::kQ4_1>(k);
+  FillMatMul<DType::kQ5_0>(k);
+  FillMatMul<DType::kQ5_1>(k);
+  FillMatMul<DType::kQ8_0>(k);
+  FillMatMul<DType::kQ4_K>(k);
+  FillMatMul<DType::kQ5_K>(k);
+  FillMatMul<DType::kQ6_K>(k);
+}
+
+}  // namespace
+}  // namespace farsight
+
+#endif  // FARSIGHT_OPS_CPU_MATMUL_INL_H_

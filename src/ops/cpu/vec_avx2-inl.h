@@ -1,0 +1,155 @@
+// The vector wrapper on AVX2, FMA and F16C: 8 lanes, so a panel of 16 outputs is two vectors.
+#ifndef FARSIGHT_OPS_CPU_VEC_AVX2_INL_H_
+#define FARSIGHT_OPS_CPU_VEC_AVX2_INL_H_
+
+#include <immintrin.h>
+
+#include "ops/cpu/op_kernels.h"
+#include "ops/cpu/packed_layout.h"
+
+#define FS_INLINE inline __attribute__((always_inline))
+
+namespace farsight {
+namespace {
+
+struct Vec {
+  static constexpr int kLanes = 8;
+  static constexpr int kSignedOffset = 0;
+  using F = __m256;
+  using I = __m256i;
+  using Bytes = __m256i;
+
+  static FS_INLINE F Set(float x) { return _mm256_set1_ps(x); }
+  static FS_INLINE F Load(const float* p) { return _mm256_loadu_ps(p); }
+  static FS_INLINE void Store(F a, float* p) { _mm256_storeu_ps(p, a); }
+  static FS_INLINE F Add(F a, F b) { return _mm256_add_ps(a, b); }
+  static FS_INLINE F Sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  static FS_INLINE F Mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static FS_INLINE F Div(F a, F b) { return _mm256_div_ps(a, b); }
+  static FS_INLINE F MulAdd(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static FS_INLINE F Min(F a, F b) { return _mm256_min_ps(a, b); }
+  static FS_INLINE F Max(F a, F b) { return _mm256_max_ps(a, b); }
+  static FS_INLINE F Round(F a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static FS_INLINE F PowerOfTwo(F whole) {
+    const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+  }
+  static FS_INLINE float Sum(F a) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_add_ss(s, _mm_shuffle_ps(s, s, 1));
+    return _mm_cvtss_f32(s);
+  }
+
+  static FS_INLINE F LoadF32(const uint8_t* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
+  static FS_INLINE F LoadF16(const uint8_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static FS_INLINE F LoadBf16(const uint8_t* p) {
+    const __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+  }
+  static FS_INLINE F LoadU8(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static FS_INLINE F LoadI8(const uint8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+
+  static FS_INLINE I SetI(int32_t x) { return _mm256_set1_epi32(x); }
+  static FS_INLINE I AddI(I a, I b) { return _mm256_add_epi32(a, b); }
+  static FS_INLINE F ToF(I a) { return _mm256_cvtepi32_ps(a); }
+
+  static FS_INLINE Bytes LoadBytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static FS_INLINE Bytes Low4(Bytes a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
+  static FS_INLINE Bytes High4(Bytes a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
+  static FS_INLINE Bytes Or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+  template <int kBit>
+  static FS_INLINE Bytes FifthBit(Bytes a) {
+    Bytes moved = a;
+    if constexpr (kBit < 4) moved = _mm256_slli_epi16(a, 4 - kBit);
+    if constexpr (kBit > 4) moved = _mm256_srli_epi16(a, kBit - 4);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(16));
+  }
+  template <int kPair>
+  static FS_INLINE Bytes TopBits(Bytes a) {
+    Bytes moved = a;
+    if constexpr (kPair < 2) moved = _mm256_slli_epi16(a, 4 - 2 * kPair);
+    if constexpr (kPair > 2) moved = _mm256_srli_epi16(a, 2 * kPair - 4);
+    return _mm256_and_si256(moved, _mm256_set1_epi8(48));
+  }
+
+  // As in the scalar wrapper. Products of unsigned codes are added in 16 bits as long as they fit, then widened.
+  template <class Fmt, int kRows, int kBegin, int kEnd>
+  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][2]) {
+    if constexpr (Fmt::kSigned) {
+      SignedGroups<Fmt, kRows, kBegin, kBegin, kEnd>(sub, in, dot);
+    } else {
+      Chunks<Fmt, kRows, kBegin, kBegin, kEnd>(sub, in, dot);
+    }
+  }
+
+ private:
+  static FS_INLINE __m256i Broadcast4(const uint8_t* p) {
+    int32_t x;
+    __builtin_memcpy(&x, p, 4);
+    return _mm256_set1_epi32(x);
+  }
+
+  template <class Fmt, int kRows, int kBegin, int kAt, int kEnd>
+  static FS_INLINE void Chunks(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][2]) {
+    if constexpr (kAt < kEnd) {
+      constexpr int kNext = kAt + Fmt::kGroupsIn16Bits < kEnd ? kAt + Fmt::kGroupsIn16Bits : kEnd;
+      __m256i pairs[kRows][2];
+      Groups<Fmt, kRows, kAt, kAt, kNext>(sub, in, pairs);
+      const __m256i ones = _mm256_set1_epi16(1);
+      for (int r = 0; r < kRows; ++r) {
+        for (int h = 0; h < 2; ++h) {
+          const __m256i wide = _mm256_madd_epi16(pairs[r][h], ones);
+          dot[r][h] = kAt == kBegin ? wide : _mm256_add_epi32(dot[r][h], wide);
+        }
+      }
+      Chunks<Fmt, kRows, kBegin, kNext, kEnd>(sub, in, dot);
+    }
+  }
+
+  template <class Fmt, int kRows, int kBegin, int kGroup, int kEnd>
+  static FS_INLINE void Groups(const uint8_t* sub, const uint8_t* const (&in)[kRows], __m256i (&pairs)[kRows][2]) {
+    if constexpr (kGroup < kEnd) {
+      const __m256i w0 = Fmt::template Codes<kGroup>(sub, 0);
+      const __m256i w1 = Fmt::template Codes<kGroup>(sub, 1);
+      for (int r = 0; r < kRows; ++r) {
+        const __m256i x = Broadcast4(in[r] + 4 * kGroup);
+        const __m256i p0 = _mm256_maddubs_epi16(w0, x);
+        const __m256i p1 = _mm256_maddubs_epi16(w1, x);
+        pairs[r][0] = kGroup == kBegin ? p0 : _mm256_add_epi16(pairs[r][0], p0);
+        pairs[r][1] = kGroup == kBegin ? p1 : _mm256_add_epi16(pairs[r][1], p1);
+      }
+      Groups<Fmt, kRows, kBegin, kGroup + 1, kEnd>(sub, in, pairs);
+    }
+  }
+
+  // Signed 8-bit codes: |w| times x with the sign of w. A pair is at most 2 * 128 * 127 < 2^15, so nothing saturates,
+  // but each pair sum has to be widened by itself.
+  template <class Fmt, int kRows, int kBegin, int kGroup, int kEnd>
+  static FS_INLINE void SignedGroups(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][2]) {
+    if constexpr (kGroup < kEnd) {
+      const __m256i ones = _mm256_set1_epi16(1);
+      for (int h = 0; h < 2; ++h) {
+        const __m256i w = Fmt::template Codes<kGroup>(sub, h);
+        const __m256i size = _mm256_abs_epi8(w);
+        for (int r = 0; r < kRows; ++r) {
+          const __m256i x = _mm256_sign_epi8(Broadcast4(in[r] + 4 * kGroup), w);
+          const __m256i wide = _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), ones);
+          dot[r][h] = kGroup == kBegin ? wide : _mm256_add_epi32(dot[r][h], wide);
+        }
+      }
+      SignedGroups<Fmt, kRows, kBegin, kGroup + 1, kEnd>(sub, in, dot);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace farsight
+
+#endif  // FARSIGHT_OPS_CPU_VEC_AVX2_INL_H_

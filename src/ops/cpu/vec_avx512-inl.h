@@ -1,0 +1,109 @@
+// The vector wrapper on AVX-512 with VNNI: 16 lanes, so a panel of 16 outputs is one vector.
+#ifndef FARSIGHT_OPS_CPU_VEC_AVX512_INL_H_
+#define FARSIGHT_OPS_CPU_VEC_AVX512_INL_H_
+
+// g++ 12 believes that the undefined pass-through operands inside its own intrinsics are read.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include "ops/cpu/op_kernels.h"
+#include "ops/cpu/packed_layout.h"
+
+#define FS_INLINE inline __attribute__((always_inline))
+
+namespace farsight {
+namespace {
+
+struct Vec {
+  static constexpr int kLanes = 16;
+  // VPDPBUSD takes unsigned codes: those of Q8_0 are moved up by 128, exactly, for it never saturates.
+  static constexpr int kSignedOffset = 128;
+  using F = __m512;
+  using I = __m512i;
+  using Bytes = __m512i;
+
+  static FS_INLINE F Set(float x) { return _mm512_set1_ps(x); }
+  static FS_INLINE F Load(const float* p) { return _mm512_loadu_ps(p); }
+  static FS_INLINE void Store(F a, float* p) { _mm512_storeu_ps(p, a); }
+  static FS_INLINE F Add(F a, F b) { return _mm512_add_ps(a, b); }
+  static FS_INLINE F Sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static FS_INLINE F Mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static FS_INLINE F Div(F a, F b) { return _mm512_div_ps(a, b); }
+  static FS_INLINE F MulAdd(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static FS_INLINE F Min(F a, F b) { return _mm512_min_ps(a, b); }
+  static FS_INLINE F Max(F a, F b) { return _mm512_max_ps(a, b); }
+  static FS_INLINE F Round(F a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static FS_INLINE F PowerOfTwo(F whole) {
+    const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(whole), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
+  }
+  static FS_INLINE float Sum(F a) { return _mm512_reduce_add_ps(a); }
+
+  static FS_INLINE F LoadF32(const uint8_t* p) { return _mm512_loadu_ps(p); }
+  static FS_INLINE F LoadF16(const uint8_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static FS_INLINE F LoadBf16(const uint8_t* p) {
+    const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+  }
+  static FS_INLINE F LoadU8(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static FS_INLINE F LoadI8(const uint8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+
+  static FS_INLINE I SetI(int32_t x) { return _mm512_set1_epi32(x); }
+  static FS_INLINE I AddI(I a, I b) { return _mm512_add_epi32(a, b); }
+  static FS_INLINE F ToF(I a) { return _mm512_cvtepi32_ps(a); }
+
+  static FS_INLINE Bytes LoadBytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static FS_INLINE Bytes Low4(Bytes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
+  static FS_INLINE Bytes High4(Bytes a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
+  static FS_INLINE Bytes Or(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+  template <int kBit>
+  static FS_INLINE Bytes FifthBit(Bytes a) {
+    Bytes moved = a;
+    if constexpr (kBit < 4) moved = _mm512_slli_epi16(a, 4 - kBit);
+    if constexpr (kBit > 4) moved = _mm512_srli_epi16(a, kBit - 4);
+    return _mm512_and_si512(moved, _mm512_set1_epi8(16));
+  }
+  template <int kPair>
+  static FS_INLINE Bytes TopBits(Bytes a) {
+    Bytes moved = a;
+    if constexpr (kPair < 2) moved = _mm512_slli_epi16(a, 4 - 2 * kPair);
+    if constexpr (kPair > 2) moved = _mm512_srli_epi16(a, 2 * kPair - 4);
+    return _mm512_and_si512(moved, _mm512_set1_epi8(48));
+  }
+
+  // As in the scalar wrapper.
+  template <class Fmt, int kRows, int kBegin, int kEnd>
+  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][1]) {
+    for (int r = 0; r < kRows; ++r) dot[r][0] = _mm512_setzero_si512();
+    Groups<Fmt, kRows, kBegin, kEnd>(sub, in, dot);
+  }
+
+ private:
+  template <class Fmt, int kRows, int kGroup, int kEnd>
+  static FS_INLINE void Groups(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][1]) {
+    if constexpr (kGroup < kEnd) {
+      __m512i w = Fmt::template Codes<kGroup>(sub, 0);
+      if constexpr (Fmt::kSigned) w = _mm512_xor_si512(w, _mm512_set1_epi8(-128));
+      for (int r = 0; r < kRows; ++r) {
+        int32_t x;
+        __builtin_memcpy(&x, in[r] + 4 * kGroup, 4);
+        dot[r][0] = _mm512_dpbusd_epi32(dot[r][0], w, _mm512_set1_epi32(x));
+      }
+      Groups<Fmt, kRows, kGroup + 1, kEnd>(sub, in, dot);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace farsight
+
+#endif  // FARSIGHT_OPS_CPU_VEC_AVX512_INL_H_
