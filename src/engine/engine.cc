@@ -1,0 +1,445 @@
+// The step loop: schedule, run, sample, stream. It owns scheduler, runner and caches as siblings; none knows another.
+#include <algorithm>
+#include <chrono>
+#include <list>
+#include <map>
+
+#include "base/check.h"
+#include "engine/model_impl.h"
+#include "sample/sampler.h"
+#include "sched/scheduler.h"
+#include "text/detokenizer.h"
+
+namespace farsight {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double Seconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// Logits of at most this many rows are computed in one step; requests that ask for every row get smaller chunks.
+constexpr int kLogitRows = 64;
+
+DType ToDType(KvType t) {
+  switch (t) {
+    case KvType::kF32:
+      return DType::kF32;
+    case KvType::kF16:
+      return DType::kF16;
+    case KvType::kBF16:
+      return DType::kBF16;
+  }
+  return DType::kF16;
+}
+
+}  // namespace
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "?";
+}
+
+struct Engine::Impl {
+  // A request on its way.
+  struct Job {
+    Id id = 0;
+    Request request;
+    DoneFn done;
+    Sequence sequence;
+    Detokenizer detokenizer;
+    StopMatcher stops;
+    Completion completion;
+    int64_t limit = 0;  // most tokens to generate
+    bool cancelled = false;
+    Clock::time_point started, prefilled;
+    bool started_once = false;
+    int64_t progress = 0;  // prompt tokens reported
+
+    Job(Id id_, Request r, DoneFn d, BlockPool* pool, int block_tokens, const Tokenizer& tokenizer)
+        : id(id_),
+          request(std::move(r)),
+          done(std::move(d)),
+          sequence(id_, pool, block_tokens),
+          detokenizer(tokenizer),
+          stops(request.stop) {}
+  };
+
+  std::shared_ptr<Model> model;
+  EngineOptions options;
+  AttentionPlan plan;
+  std::unique_ptr<BlockPool> pool;
+  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<ModelRunner> runner;
+  std::map<Id, std::unique_ptr<Job>> jobs;
+  std::list<SequenceCache> finished;  // caches of finished sequences, the most recent first
+  Id next_id = 1;
+  EngineStats stats;
+  Batch batch;
+  StepResult result;
+
+  Status Start();
+  void TakeCachedPrefix(Job* job);
+  void MakeRoom();
+  void FillBatch(const StepPlan& step);
+  Status RunStep();
+  void Deliver(const StepPlan& step);
+  bool Observe(Job* job, const PlannedRows& rows, int first_row);
+  bool Emit(Job* job, std::span<const float> logits);
+  bool Stream(Job* job, int32_t token, const std::string& text, int64_t position);
+  void CountBlocks(Job* job, const PlannedRows& rows, int first_row);
+  void Finish(Job* job, FinishReason reason, Status status = OkStatus());
+};
+
+Status Engine::Impl::Start() {
+  FS_RETURN_IF_ERROR(Validate(options));
+  const ModelConfig& config = model->impl().config;
+  if (options.context_tokens == 0) options.context_tokens = config.context;
+  FS_ASSIGN_OR_RETURN(plan, MakeAttentionPlan(options.attention, config.attention, config.layers));
+  options.attention = plan.options;
+  const int64_t block = plan.options.block_size;
+  const int64_t per_sequence = (options.context_tokens + block - 1) / block;
+  int64_t blocks = per_sequence * options.max_sequences;
+  if (options.kv_tokens > 0) blocks = (options.kv_tokens + block - 1) / block;
+  if (blocks < per_sequence) {
+    return InvalidArgument(
+        "the cache must hold at least one sequence of the whole context: " + std::to_string(options.context_tokens) +
+        " tokens, but was given " + std::to_string(options.kv_tokens));
+  }
+  if (blocks > INT32_MAX / 1024)
+    return ResourceExhausted("a cache of " + std::to_string(blocks) + " blocks is too large");
+  pool = std::make_unique<BlockPool>(static_cast<int32_t>(blocks));
+  scheduler = std::make_unique<Scheduler>(
+      pool.get(), Scheduler::Limits{.max_sequences = options.max_sequences, .prefill_chunk = options.prefill_chunk});
+  RunnerOptions r;
+  r.context_tokens = options.context_tokens;
+  r.max_rows = options.prefill_chunk + options.max_sequences;
+  r.max_seqs = options.max_sequences;
+  r.max_logit_rows = std::max(kLogitRows, options.max_sequences);
+  r.num_blocks = static_cast<int32_t>(blocks);
+  r.kv_dtype = ToDType(options.kv_type);
+  r.plan = plan;
+  auto made = model->impl().loaded->NewRunner(r);
+  if (!made.ok()) {
+    if (made.status().code() != StatusCode::kResourceExhausted) return made.status();
+    return ResourceExhausted(made.status().message() + " for a context of " + std::to_string(options.context_tokens) +
+                             " tokens; ask for a smaller one");
+  }
+  runner = std::move(made).value();
+  stats.blocks_total = blocks;
+  stats.kv_bytes = blocks * runner->bytes_per_block();
+  stats.attention = plan.options;
+  stats.context_tokens = options.context_tokens;
+  return OkStatus();
+}
+
+// Reuses the longest common beginning with a finished sequence. At least one prompt token is always computed: its
+// logits are needed.
+void Engine::Impl::TakeCachedPrefix(Job* job) {
+  if (job->request.on_logits || job->request.decode_from >= 0) return;  // those want every row computed here
+  const auto& prompt = job->request.prompt;
+  auto best = finished.end();
+  int64_t best_length = 0;
+  for (auto it = finished.begin(); it != finished.end(); ++it) {
+    const auto cached = it->tokens();
+    const auto limit = std::min(cached.size(), prompt.size() - 1);
+    const auto same =
+        std::mismatch(cached.begin(), cached.begin() + static_cast<std::ptrdiff_t>(limit), prompt.begin());
+    const auto length = static_cast<int64_t>(same.first - cached.begin());
+    if (length > best_length) {
+      best = it;
+      best_length = length;
+    }
+  }
+  if (best == finished.end()) return;
+  job->sequence.cache = best->Fork(best_length);
+  job->completion.cached_tokens = best_length;
+}
+
+// Finished caches give way before anything running has to.
+void Engine::Impl::MakeRoom() {
+  int64_t wanted = 0;
+  for (const auto& [id, job] : jobs) {
+    const int64_t rows = std::min<int64_t>(job->sequence.pending(), options.prefill_chunk);
+    wanted += job->sequence.cache.BlocksNeeded(rows);
+  }
+  while (pool->num_free() < wanted && !finished.empty()) finished.pop_back();
+}
+
+void Engine::Impl::FillBatch(const StepPlan& step) {
+  batch.Clear();
+  batch.copies = step.copies;
+  const auto width = static_cast<size_t>(runner->max_blocks());
+  for (const auto& r : step.rows) {
+    Job& job = *jobs.at(r.sequence->id);
+    const int64_t decode_from = job.request.decode_from >= 0 ? job.request.decode_from : job.sequence.prompt_tokens;
+    for (int i = 0; i < r.count; ++i) {
+      const int64_t position = r.first + i;
+      batch.tokens.push_back(r.sequence->tokens[static_cast<size_t>(position)]);
+      batch.positions.push_back(static_cast<int32_t>(position));
+      batch.row_seq.push_back(batch.num_seqs);
+      batch.selects.push_back(plan.RowSelects(position, position >= decode_from) ? 1 : 0);
+      const bool last = position + 1 == static_cast<int64_t>(r.sequence->tokens.size());
+      if (job.request.on_logits || (last && job.limit > 0)) batch.logit_rows.push_back(batch.num_rows() - 1);
+    }
+    const auto blocks = r.sequence->cache.blocks();
+    batch.block_tables.resize(static_cast<size_t>(batch.num_seqs + 1) * width, -1);
+    std::copy(blocks.begin(), blocks.end(),
+              batch.block_tables.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(batch.num_seqs) * width));
+    ++batch.num_seqs;
+    batch.want_lists = batch.want_lists || static_cast<bool>(job.request.on_blocks);
+  }
+}
+
+Status Engine::Impl::RunStep() {
+  for (auto it = jobs.begin(); it != jobs.end();) {  // Finish erases
+    Job* job = (it++)->second.get();
+    if (job->cancelled) Finish(job, FinishReason::kCancelled);
+  }
+  if (jobs.empty()) return OkStatus();
+  MakeRoom();
+  const StepPlan step = scheduler->Plan();
+  for (Sequence* s : step.preempted) {
+    ++jobs.at(s->id)->completion.preemptions;
+    ++stats.preemptions;
+  }
+  if (step.rows.empty()) return Internal("no sequence could run: the cache is too small for the oldest one");
+  const auto now = Clock::now();
+  for (const auto& r : step.rows) {
+    Job& job = *jobs.at(r.sequence->id);
+    if (!job.started_once) job.started = now;
+    job.started_once = true;
+  }
+  FillBatch(step);
+  FS_RETURN_IF_ERROR(runner->Step(batch, &result));
+  ++stats.steps;
+  stats.rows += batch.num_rows();
+  Deliver(step);
+  return OkStatus();
+}
+
+void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row) {
+  const int kv_heads = model->impl().config.kv_heads;
+  const int64_t layers = model->impl().config.layers;
+  const int64_t decode_from = job->request.decode_from >= 0 ? job->request.decode_from : job->sequence.prompt_tokens;
+  for (int i = 0; i < rows.count; ++i) {
+    const int64_t position = rows.first + i;
+    if (position < decode_from) continue;
+    const int64_t visible = position / plan.options.block_size + 1;
+    job->completion.blocks_held += visible * layers * kv_heads;
+    job->completion.blocks_read += visible * kv_heads * (layers - static_cast<int64_t>(result.lists.size()));
+    const auto row = static_cast<size_t>(first_row + i);
+    size_t next = 0;  // of result.lists
+    for (int l = 0; l < static_cast<int>(layers); ++l) {
+      BlockTrace trace{position, l, visible, true, {}};
+      if (next < result.lists.size() && result.lists[next].layer == l) {
+        const auto& list = result.lists[next++];
+        for (int h = 0; h < kv_heads; ++h) {
+          const size_t pair = row * static_cast<size_t>(kv_heads) + static_cast<size_t>(h);
+          const int32_t count = list.counts[pair];
+          job->completion.blocks_read += count < 0 ? visible : count;
+          if (count >= 0 && !list.ids.empty()) {
+            trace.dense = false;
+            trace.blocks.push_back(
+                list.ids.subspan(pair * static_cast<size_t>(plan.top_k), static_cast<size_t>(count)));
+          }
+        }
+      }
+      if (job->request.on_blocks) job->request.on_blocks(trace);
+    }
+  }
+}
+
+void Engine::Impl::Deliver(const StepPlan& step) {
+  int first_row = 0;
+  for (const auto& r : step.rows) {
+    Job* job = jobs.at(r.sequence->id).get();
+    CountBlocks(job, r, first_row);
+    const bool goes_on = Observe(job, r, first_row);
+    first_row += r.count;
+    if (!goes_on) continue;  // finished: the job is gone
+  }
+}
+
+// What one sequence's rows of the step mean for its request. False when the request ended.
+bool Engine::Impl::Observe(Job* job, const PlannedRows& rows, int first_row) {
+  const auto logits_of = [&](int row) {
+    const auto it = std::lower_bound(batch.logit_rows.begin(), batch.logit_rows.end(), row);
+    const auto vocab = static_cast<size_t>(model->impl().config.vocab);
+    return result.logits.subspan(static_cast<size_t>(it - batch.logit_rows.begin()) * vocab, vocab);
+  };
+  const int64_t end = rows.first + rows.count;
+  if (job->request.on_logits) {
+    for (int i = 0; i < rows.count; ++i) job->request.on_logits(rows.first + i, logits_of(first_row + i));
+  }
+  if (end > job->progress && job->progress < job->sequence.prompt_tokens) {
+    job->progress = std::min(end, job->sequence.prompt_tokens);
+    if (job->request.on_progress) job->request.on_progress(job->progress, job->sequence.prompt_tokens);
+    if (job->progress == job->sequence.prompt_tokens) job->prefilled = Clock::now();
+  }
+  if (end < static_cast<int64_t>(job->sequence.tokens.size())) return true;
+  if (end > job->sequence.prompt_tokens) ++job->completion.decode_steps;
+  if (job->limit == 0) {
+    Finish(job, FinishReason::kLength);
+    return false;
+  }
+  return Emit(job, logits_of(first_row + rows.count - 1));
+}
+
+bool Engine::Impl::Emit(Job* job, std::span<const float> logits) {
+  const SamplingParams& sampling = job->request.sampling;
+  const auto position = static_cast<int64_t>(job->sequence.tokens.size());
+  const auto token = Sample(logits, sampling, job->sequence.tokens, position);
+  if (!token.ok()) {
+    Finish(job, FinishReason::kError, token.status());
+    return false;
+  }
+  if (model->impl().tokenizer->IsEnd(*token) && !job->request.ignore_eos) {
+    Finish(job, FinishReason::kStop);
+    return false;
+  }
+  job->sequence.tokens.push_back(*token);
+  job->completion.tokens.push_back(*token);
+  if (sampling.logprobs >= 0) job->completion.logprobs.push_back(LogprobsOf(logits, *token, sampling.logprobs));
+  const std::string text = job->stops.Push(job->detokenizer.Push(*token));
+  if (!Stream(job, *token, text, position)) {
+    Finish(job, FinishReason::kCancelled);
+    return false;
+  }
+  if (job->stops.matched()) {
+    Finish(job, FinishReason::kStop);
+    return false;
+  }
+  if (static_cast<int64_t>(job->completion.tokens.size()) >= job->limit) {
+    Finish(job, FinishReason::kLength);
+    return false;
+  }
+  return true;
+}
+
+bool Engine::Impl::Stream(Job* job, int32_t token, const std::string& text, int64_t position) {
+  job->completion.text += text;
+  return !job->request.on_token || job->request.on_token({token, text, position});
+}
+
+void Engine::Impl::Finish(Job* job, FinishReason reason, Status status) {
+  Completion& c = job->completion;
+  if (!job->stops.matched()) {
+    const std::string rest = job->stops.Push(job->detokenizer.Flush()) + job->stops.Flush();
+    if (!rest.empty()) (void)Stream(job, -1, rest, static_cast<int64_t>(job->sequence.tokens.size()));
+  }
+  c.finish_reason = reason;
+  c.status = std::move(status);
+  c.prompt_tokens = job->sequence.prompt_tokens;
+  c.kv_bytes = static_cast<int64_t>(job->sequence.cache.blocks().size()) * runner->bytes_per_block();
+  const auto now = Clock::now();
+  if (job->started_once) {
+    const bool read = job->progress >= job->sequence.prompt_tokens;
+    c.prefill_seconds = Seconds(job->started, read ? job->prefilled : now);
+    c.decode_seconds = read ? Seconds(job->prefilled, now) : 0;
+  }
+  scheduler->Remove(&job->sequence);
+  // A cache computed with teacher-forced sparse rows is not what a prompt would give; neither is one after an error.
+  if (reason != FinishReason::kError && job->request.decode_from < 0 && job->sequence.cache.length() > 0) {
+    finished.push_front(std::move(job->sequence.cache));
+    while (static_cast<int>(finished.size()) > options.max_sequences) finished.pop_back();
+  }
+  DoneFn done = std::move(job->done);
+  Completion completion = std::move(c);
+  jobs.erase(job->id);
+  if (done) done(std::move(completion));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() {
+  if (impl_ == nullptr) return;
+  impl_->jobs.clear();
+  impl_->finished.clear();
+}
+
+StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<Model> model, const EngineOptions& options) {
+  FS_CHECK(model != nullptr, "an engine needs a model");
+  auto impl = std::make_unique<Impl>();
+  impl->model = std::move(model);
+  impl->options = options;
+  FS_RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+StatusOr<Engine::Id> Engine::Submit(Request request, DoneFn done) {
+  Impl& e = *impl_;
+  FS_RETURN_IF_ERROR(Validate(request.sampling));
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (prompt == 0) return InvalidArgument("the prompt is empty; at least one token was expected");
+  if (prompt > e.options.context_tokens) {
+    return InvalidArgument("the prompt has " + std::to_string(prompt) + " tokens, but the context holds " +
+                           std::to_string(e.options.context_tokens));
+  }
+  const int64_t vocab = e.model->impl().config.vocab;
+  for (const int32_t t : request.prompt) {
+    if (t < 0 || t >= vocab) {
+      return InvalidArgument("the prompt holds the token id " + std::to_string(t) + ", outside the vocabulary of " +
+                             std::to_string(vocab));
+    }
+  }
+  if (request.max_new_tokens < -1) {
+    return InvalidArgument("max_new_tokens must be -1 (until the context is full) or more, not " +
+                           std::to_string(request.max_new_tokens));
+  }
+  const Id id = e.next_id++;
+  auto job = std::make_unique<Impl::Job>(id, std::move(request), std::move(done), e.pool.get(),
+                                         e.plan.options.block_size, *e.model->impl().tokenizer);
+  // The last token of a full context is sampled but never computed, so one more than there is room fits.
+  const int64_t room = e.options.context_tokens - prompt + 1;
+  job->limit = job->request.max_new_tokens < 0 ? room : std::min(room, job->request.max_new_tokens);
+  job->sequence.tokens = job->request.prompt;
+  job->sequence.prompt_tokens = prompt;
+  if (job->request.on_logits)
+    job->sequence.max_chunk = kLogitRows / e.options.max_sequences > 0 ? kLogitRows / e.options.max_sequences : 1;
+  e.TakeCachedPrefix(job.get());
+  job->progress = job->completion.cached_tokens;
+  e.scheduler->Add(&job->sequence);
+  e.jobs.emplace(id, std::move(job));
+  return id;
+}
+
+void Engine::Cancel(Id id) {
+  const auto it = impl_->jobs.find(id);
+  if (it != impl_->jobs.end()) it->second->cancelled = true;
+}
+
+bool Engine::HasWork() const { return !impl_->jobs.empty(); }
+Status Engine::Step() { return impl_->jobs.empty() ? OkStatus() : impl_->RunStep(); }
+
+StatusOr<Completion> Engine::Generate(Request request) {
+  std::optional<Completion> out;
+  FS_ASSIGN_OR_RETURN(const Id id, Submit(std::move(request), [&out](Completion c) { out = std::move(c); }));
+  while (!out) {
+    if (Status s = Step(); !s.ok()) {
+      impl_->jobs.at(id)->done = nullptr;
+      impl_->Finish(impl_->jobs.at(id).get(), FinishReason::kError, s);
+      return s;
+    }
+  }
+  if (out->finish_reason == FinishReason::kError) return out->status;
+  return std::move(*out);
+}
+
+void Engine::DropCaches() { impl_->finished.clear(); }
+
+EngineStats Engine::stats() const {
+  EngineStats s = impl_->stats;
+  s.blocks_free = impl_->pool->num_free();
+  return s;
+}
+
+}  // namespace farsight
