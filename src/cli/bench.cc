@@ -1,0 +1,280 @@
+// farsight bench: speed of reading and writing, like llama-bench, for several attention policies in one run.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/buffer.h"
+#include "base/thread_pool.h"
+#include "cli/commands.h"
+
+namespace farsight::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Row {
+  std::string attention;
+  int n_prompt = 0, n_gen = 0, n_depth = 0, n_threads = 0, n_parallel = 1;
+  std::vector<double> speeds;  // tokens/s of each repetition
+  double bytes = 0;            // read for one token: weights and attended KV (generation only)
+  double bandwidth = 0;        // of the machine, bytes/s
+
+  double Mean() const {
+    return std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
+  }
+  double Median() const {
+    std::vector<double> s = speeds;
+    std::sort(s.begin(), s.end());
+    return s.size() % 2 == 1 ? s[s.size() / 2] : (s[s.size() / 2 - 1] + s[s.size() / 2]) / 2;
+  }
+  double Deviation() const {
+    if (speeds.size() < 2) return 0;
+    const double m = Mean();
+    double sum = 0;
+    for (const double s : speeds) sum += (s - m) * (s - m);
+    return std::sqrt(sum / static_cast<double>(speeds.size() - 1));
+  }
+  std::string Name() const {
+    std::string name = n_gen > 0 ? fmt::format("tg{}", n_gen) : fmt::format("pp{}", n_prompt);
+    if (n_depth > 0) name += fmt::format(" @ d{}", n_depth);
+    if (n_parallel > 1) name += fmt::format(" x{}", n_parallel);
+    return name;
+  }
+};
+
+// Bytes per second that `threads` threads read together from memory far larger than the caches; the best of a few.
+double ReadBandwidth(int threads) {
+  constexpr size_t kBytes = size_t{256} << 20;
+  auto buffer = AllocateHost(kBytes);
+  if (!buffer.ok()) return 0;
+  std::memset(buffer->data(), 1, kBytes);
+  ThreadPool pool(threads);
+  double best = 0;
+  std::vector<uint64_t> sums(static_cast<size_t>(threads) * 8);
+  for (int i = 0; i < 5; ++i) {
+    const double start = Now();
+    pool.RunOnAll([&](int t) {
+      const size_t part = kBytes / static_cast<size_t>(threads) / 64 * 8;  // in words
+      const uint64_t* p = buffer->as<uint64_t>() + static_cast<size_t>(t) * part;
+      uint64_t a[8] = {};
+      for (size_t w = 0; w + 8 <= part; w += 8) {
+        for (size_t k = 0; k < 8; ++k) a[k] += p[w + k];
+      }
+      sums[static_cast<size_t>(t) * 8] = a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+    });
+    best = std::max(best, static_cast<double>(kBytes) / (Now() - start));
+  }
+  return best;
+}
+
+std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab, uint64_t seed) {
+  std::vector<int32_t> out(static_cast<size_t>(n));
+  uint64_t x = seed * 0x9e3779b97f4a7c15u + 1;
+  for (auto& t : out) {
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    t = static_cast<int32_t>(x % static_cast<uint64_t>(vocab));
+  }
+  return out;
+}
+
+class Bencher {
+ public:
+  Bencher(Engine& engine, const Model& model) : engine_(engine), vocab_(model.info().vocab), model_(model) {}
+
+  // Seconds to read n tokens after `depth` tokens that are already in the cache.
+  StatusOr<double> Prompt(int n, int depth, uint64_t seed) {
+    engine_.DropCaches();
+    const auto tokens = RandomTokens(depth + n, vocab_, seed);
+    FS_RETURN_IF_ERROR(Warm(tokens, depth));
+    Request r;
+    r.prompt = tokens;
+    r.max_new_tokens = 0;
+    FS_ASSIGN_OR_RETURN(const Completion c, engine_.Generate(std::move(r)));
+    return c.prefill_seconds;
+  }
+
+  struct Generation {
+    double seconds = 0;
+    double kv_bytes = 0;  // read for one token
+  };
+  // Seconds for n more tokens of each of `parallel` sequences that hold `depth` tokens.
+  StatusOr<Generation> Generate(int n, int depth, int parallel, uint64_t seed) {
+    engine_.DropCaches();
+    std::vector<std::vector<int32_t>> prompts;
+    for (int s = 0; s < parallel; ++s) {
+      prompts.push_back(RandomTokens(depth + 1, vocab_, seed * 1000 + static_cast<uint64_t>(s)));
+      FS_RETURN_IF_ERROR(Warm(prompts.back(), depth));
+    }
+    int done = 0;
+    Generation g;
+    int64_t blocks_read = 0;
+    int64_t rows = 0;
+    for (auto& prompt : prompts) {
+      Request r;
+      r.prompt = std::move(prompt);
+      r.max_new_tokens = n + 1;
+      r.ignore_eos = true;
+      auto id = engine_.Submit(std::move(r), [&](Completion c) {
+        ++done;
+        blocks_read += c.blocks_read;
+        rows += c.decode_steps;
+      });
+      FS_RETURN_IF_ERROR(id.ok() ? OkStatus() : id.status());
+    }
+    FS_RETURN_IF_ERROR(engine_.Step());  // the last prompt token
+    const double start = Now();
+    while (done < parallel) {
+      if (Interrupted()) return Cancelled("interrupted");
+      FS_RETURN_IF_ERROR(engine_.Step());
+    }
+    g.seconds = Now() - start;
+    const ModelInfo& m = model_.info();
+    const EngineStats s = engine_.stats();
+    const double page = 2.0 * s.attention.block_size * m.head_dim * 2;  // f16 keys and values of a block
+    g.kv_bytes = rows > 0 ? static_cast<double>(blocks_read) * page / static_cast<double>(rows) : 0;
+    return g;
+  }
+
+ private:
+  Status Warm(const std::vector<int32_t>& tokens, int depth) {
+    if (depth == 0) return OkStatus();
+    if (Interrupted()) return Cancelled("interrupted");
+    Request r;
+    r.prompt.assign(tokens.begin(), tokens.begin() + depth);
+    r.max_new_tokens = 0;
+    auto c = engine_.Generate(std::move(r));
+    return c.ok() ? OkStatus() : c.status();
+  }
+
+  Engine& engine_;
+  int64_t vocab_;
+  const Model& model_;
+};
+
+void PrintMarkdown(const std::vector<Row>& rows) {
+  fmt::print("| attention | threads | test | tok/s | median | MB/token | share of {} |\n", "memory limit");
+  fmt::print("| --- | ---: | --- | ---: | ---: | ---: | ---: |\n");
+  for (const Row& r : rows) {
+    std::string bytes = "";
+    std::string share = "";
+    if (r.bytes > 0) {
+      bytes = fmt::format("{:.1f}", r.bytes / 1e6);
+      if (r.bandwidth > 0) share = fmt::format("{:.0f} %", 100 * r.bytes * r.Median() / r.bandwidth);
+    }
+    fmt::print("| {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} | {} | {} |\n", r.attention, r.n_threads, r.Name(), r.Mean(),
+               r.Deviation(), r.Median(), bytes, share);
+  }
+}
+
+void PrintCsv(const std::vector<Row>& rows) {
+  fmt::print("attention,n_prompt,n_gen,n_depth,n_threads,n_parallel,avg_ts,stddev_ts,median_ts,bytes_token\n");
+  for (const Row& r : rows) {
+    fmt::print("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.0f}\n", r.attention, r.n_prompt, r.n_gen, r.n_depth,
+               r.n_threads, r.n_parallel, r.Mean(), r.Deviation(), r.Median(), r.bytes);
+  }
+}
+
+void PrintJson(const std::vector<Row>& rows, const Model& model) {
+  Json out = Json::array();
+  for (const Row& r : rows) {
+    out.push_back({{"model", model.info().path},
+                   {"backend", model.info().backend},
+                   {"attention", r.attention},
+                   {"n_prompt", r.n_prompt},
+                   {"n_gen", r.n_gen},
+                   {"n_depth", r.n_depth},
+                   {"n_threads", r.n_threads},
+                   {"n_parallel", r.n_parallel},
+                   {"avg_ts", r.Mean()},
+                   {"stddev_ts", r.Deviation()},
+                   {"median_ts", r.Median()},
+                   {"bytes_token", r.bytes},
+                   {"read_bandwidth", r.bandwidth},
+                   {"samples_ts", r.speeds}});
+  }
+  std::cout << out.dump(2) << "\n";
+}
+
+Status BenchPolicy(const BenchArgs& args, const std::string& policy, int threads, double bandwidth,
+                   const std::shared_ptr<Model>& model, std::vector<Row>* rows) {
+  AttentionArgs attention = args.attention;
+  attention.policy = policy;
+  EngineOptions o;
+  FS_ASSIGN_OR_RETURN(o.attention, ToOptions(attention));
+  FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
+  const int deepest = *std::max_element(args.depth.begin(), args.depth.end());
+  const int longest = std::max(*std::max_element(args.prompt.begin(), args.prompt.end()),
+                               *std::max_element(args.generate.begin(), args.generate.end()) + 2);
+  o.context_tokens = deepest + longest + 2;
+  o.prefill_chunk = args.prefill_chunk;
+  o.max_sequences = *std::max_element(args.parallel.begin(), args.parallel.end());
+  FS_ASSIGN_OR_RETURN(auto engine, Engine::Create(model, o));
+  Bencher bencher(*engine, *model);
+  for (const int depth : args.depth) {
+    for (const int n : args.prompt) {
+      if (n == 0) continue;
+      Row row{policy, n, 0, depth, threads, 1, {}, 0, bandwidth};
+      for (int i = -1; i < args.repeat; ++i) {  // one warm-up
+        FS_ASSIGN_OR_RETURN(const double s, bencher.Prompt(n, depth, static_cast<uint64_t>(i + 2)));
+        if (i >= 0) row.speeds.push_back(n / s);
+      }
+      rows->push_back(std::move(row));
+    }
+    for (const int n : args.generate) {
+      if (n == 0) continue;
+      for (const int parallel : args.parallel) {
+        Row row{policy, 0, n, depth, threads, parallel, {}, 0, bandwidth};
+        for (int i = -1; i < args.repeat; ++i) {
+          FS_ASSIGN_OR_RETURN(const auto g, bencher.Generate(n, depth, parallel, static_cast<uint64_t>(i + 2)));
+          if (i < 0) continue;
+          row.speeds.push_back(static_cast<double>(n) * parallel / g.seconds);
+          row.bytes = static_cast<double>(model->info().weight_bytes_token) / parallel + g.kv_bytes;
+        }
+        rows->push_back(std::move(row));
+      }
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+int Bench(const BenchArgs& args) {
+  CatchInterrupt();
+  if (args.output != "md" && args.output != "csv" && args.output != "json") {
+    (void)Fail(InvalidArgument("unknown output '" + args.output + "': expected md, csv or json"));
+    return kExitUsage;
+  }
+  auto model = LoadModel(args.model);
+  if (!model.ok()) return Fail(model.status());
+  std::vector<int> threads = args.threads;
+  if (threads.empty()) threads.push_back((*model)->threads());
+  std::vector<Row> rows;
+  for (const int t : threads) {
+    (*model)->SetThreads(t);
+    const double bandwidth = ReadBandwidth(t);
+    for (const auto& policy : args.policies) {
+      if (const Status s = BenchPolicy(args, policy, t, bandwidth, *model, &rows); !s.ok()) return Fail(s);
+    }
+    if (args.output == "md") {
+      fmt::print(stderr, "{} threads read {:.1f} GB/s from memory\n", t, bandwidth / 1e9);
+    }
+  }
+  if (args.output == "md") {
+    PrintMarkdown(rows);
+  } else if (args.output == "csv") {
+    PrintCsv(rows);
+  } else {
+    PrintJson(rows, **model);
+  }
+  return kExitOk;
+}
+
+}  // namespace farsight::cli

@@ -1,0 +1,78 @@
+// The subcommands. Each takes its parsed arguments and returns the exit code.
+#ifndef FARSIGHT_CLI_COMMANDS_H_
+#define FARSIGHT_CLI_COMMANDS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/common.h"
+
+namespace farsight::cli {
+
+struct RunArgs {
+  ModelArgs model;
+  AttentionArgs attention;
+  SamplingParams sampling;
+  std::string file, prompt, system;
+  int chat = -1;  // 1 --chat, 0 --no-chat, -1 where the model has a template
+  int64_t max_tokens = -1;
+  int64_t context = 0;
+  int prefill_chunk = 512;
+  std::string kv_type = "f16";
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  bool json = false;
+  std::string trace;
+};
+int Run(const RunArgs& args);
+int Chat(const RunArgs& args);
+
+struct TokenizeArgs {
+  std::string model, file, prompt;
+  bool special = false, bos = false, ids = false;
+};
+int Tokenize(const TokenizeArgs& args);
+
+struct InspectArgs {
+  ModelArgs model;
+  bool tensors = false, json = false;
+};
+int Inspect(const InspectArgs& args);
+
+struct BenchArgs {
+  ModelArgs model;
+  AttentionArgs attention;
+  std::vector<std::string> policies = {"dense"};
+  std::vector<int> prompt = {512}, generate = {128}, depth = {0}, threads, parallel = {1};
+  int repeat = 5;
+  int prefill_chunk = 512;
+  std::string kv_type = "f16";
+  std::string output = "md";
+};
+int Bench(const BenchArgs& args);
+
+struct EvalArgs {
+  ModelArgs model;
+  AttentionArgs attention;
+  std::vector<std::string> policies = {"dense"};
+  std::string task, file;
+  int64_t context = 0;
+  int64_t tokens = 2048;  // compare, perplexity: tokens scored
+  int64_t prefix = 0;     // compare: tokens read densely before the scored ones
+  std::vector<int> lengths = {1024, 2048, 4096, 7168};
+  int depths = 10, samples = 10;
+  uint64_t seed = 1;
+  std::string kv_type = "f16";
+  bool json = false;
+};
+int Eval(const EvalArgs& args);
+
+struct TraceViewArgs {
+  std::string trace, output;
+};
+int TraceView(const TraceViewArgs& args);
+
+}  // namespace farsight::cli
+
+#endif  // FARSIGHT_CLI_COMMANDS_H_

@@ -1,0 +1,155 @@
+// The command line: flags, help and usage errors. The work is in the other files of this folder.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+
+namespace farsight::cli {
+namespace {
+
+void AddModel(CLI::App* app, ModelArgs* a) {
+  app->add_option("-m,--model", a->model, "Model: a path, or a name in $FARSIGHT_MODELS or models/")->required();
+  app->add_option("-t,--threads", a->threads, "Threads (0: one for each processor)")->check(CLI::Range(0, 1024));
+  app->add_option("--isa", a->isa, "Instruction set: best, avx512, avx2, scalar");
+  app->add_flag("--reference", a->reference, "Run on the slow double-precision reference backend");
+}
+
+void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* policies) {
+  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch";
+  if (policies != nullptr) {
+    app->add_option("--attention", *policies, std::string(help) + "; several, separated by commas")->delimiter(',');
+  } else {
+    app->add_option("--attention", a->policy, help);
+  }
+  app->add_option("--sparse-phase", a->phase, "Where a sparse policy applies: decode or all");
+  app->add_option("--block-size", a->values.block_size, "Tokens of a block: 16, 32, 64, 128, 256");
+  app->add_option("--top-k-blocks", a->values.top_k_blocks, "Blocks a query attends to, forced ones included");
+  app->add_option("--init-blocks", a->values.init_blocks, "First blocks that are always attended");
+  app->add_option("--local-window", a->values.local_window, "Newest tokens that are always attended");
+  app->add_option("--dense-below", a->values.dense_below, "Contexts shorter than this are attended densely");
+  app->add_option("--dense-layers", a->values.dense_layers, "First layers that always attend densely");
+  app->add_option("--kernel-size", a->values.kernel_size, "infllm2: tokens of a pooled window");
+  app->add_option("--kernel-stride", a->values.kernel_stride, "infllm2: tokens between windows");
+  app->add_option("--sketch-bits", a->values.sketch_bits, "sketch: bits a channel, 1, 2 or 4");
+}
+
+void AddRun(CLI::App* app, RunArgs* a) {
+  AddModel(app, &a->model);
+  AddAttention(app, &a->attention, nullptr);
+  app->add_option("-f,--file", a->file, "Text to read; - is standard input");
+  app->add_option("-p,--prompt", a->prompt, "Prompt, or the question about the file");
+  app->add_option("--system", a->system, "System message (chat)");
+  app->add_option("-n,--predict", a->max_tokens, "Tokens to write (-1: until the end or the context is full)");
+  app->add_option("-c,--ctx-size", a->context, "Context in tokens (0: the model's)");
+  app->add_option("--prefill-chunk", a->prefill_chunk, "Prompt tokens of one step");
+  app->add_option("--kv-type", a->kv_type, "Type of cached keys and values: f32, f16, bf16");
+  SamplingParams& s = a->sampling;
+  app->add_option("--temp", s.temperature, "Temperature (0: the most probable token)");
+  app->add_option("--top-k", s.top_k, "Keep the k most probable tokens (0: all)");
+  app->add_option("--top-p", s.top_p, "Keep the fewest tokens that reach this probability");
+  app->add_option("--min-p", s.min_p, "Drop tokens below this times the most probable");
+  app->add_option("--repeat-penalty", s.repetition_penalty, "Repetition penalty");
+  app->add_option("--presence-penalty", s.presence_penalty, "Presence penalty");
+  app->add_option("--frequency-penalty", s.frequency_penalty, "Frequency penalty");
+  app->add_option("--repeat-last-n", s.penalty_window, "Tokens the penalties look back (0: none, -1: all)");
+  app->add_option("-s,--seed", s.seed, "Seed of the random draws");
+  app->add_option("--logprobs", s.top_logprobs,
+                  "Report the chosen token's and this many top log probabilities (--json)");
+  app->add_option("--stop", a->stop, "End the answer before this text; may be repeated")->allow_extra_args(false);
+  app->add_flag("--ignore-eos", a->ignore_eos, "Go on after an end token");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Farsight reads very long text with a language model and answers fast."};
+  app.name("farsight");
+  app.set_version_flag("--version", std::string("farsight ") + FARSIGHT_VERSION);
+  app.require_subcommand(1);
+
+  RunArgs run;
+  CLI::App* run_app = app.add_subcommand("run", "Read a text, answer, and say what was read and how fast");
+  AddRun(run_app, &run);
+  bool chat_on = false;
+  bool chat_off = false;
+  run_app->add_flag("--chat", chat_on, "Use the model's chat template (the default where there is one)");
+  run_app->add_flag("--no-chat", chat_off, "Continue the text as it is")->excludes("--chat");
+  run_app->add_flag("--json", run.json, "Print one JSON object instead of the text");
+  run_app->add_option("--trace", run.trace, "Write which blocks each generated token attended to this file");
+
+  RunArgs chat;
+  CLI::App* chat_app = app.add_subcommand("chat", "Talk in several turns; the cache is kept between them");
+  AddRun(chat_app, &chat);
+
+  TokenizeArgs tokenize;
+  CLI::App* tokenize_app = app.add_subcommand("tokenize", "Show the tokens of a text");
+  tokenize_app->add_option("-m,--model", tokenize.model, "Model")->required();
+  tokenize_app->add_option("-f,--file", tokenize.file, "Text file; - is standard input");
+  tokenize_app->add_option("-p,--prompt", tokenize.prompt, "Text");
+  tokenize_app->add_flag("--special", tokenize.special, "Recognise control tokens written out");
+  tokenize_app->add_flag("--bos", tokenize.bos, "Put the beginning-of-text token first");
+  tokenize_app->add_flag("--ids", tokenize.ids, "Print ids only, on one line");
+
+  InspectArgs inspect;
+  CLI::App* inspect_app = app.add_subcommand("inspect", "Facts about a model");
+  AddModel(inspect_app, &inspect.model);
+  inspect_app->add_flag("--tensors", inspect.tensors, "List the tensors");
+  inspect_app->add_flag("--json", inspect.json, "Print JSON");
+
+  BenchArgs bench;
+  CLI::App* bench_app = app.add_subcommand("bench", "Measure speed");
+  AddModel(bench_app, &bench.model);
+  bench_app->remove_option(bench_app->get_option("--threads"));
+  AddAttention(bench_app, &bench.attention, &bench.policies);
+  bench_app->add_option("-p,--n-prompt", bench.prompt, "Prompt lengths")->delimiter(',');
+  bench_app->add_option("-n,--n-gen", bench.generate, "Tokens to write")->delimiter(',');
+  bench_app->add_option("-d,--n-depth", bench.depth, "Tokens in the cache beforehand")->delimiter(',');
+  bench_app->add_option("-t,--threads", bench.threads, "Thread counts")->delimiter(',')->check(CLI::Range(1, 1024));
+  bench_app->add_option("--parallel", bench.parallel, "Sequences that write at once")->delimiter(',');
+  bench_app->add_option("-r,--repetitions", bench.repeat, "Repetitions after one warm-up")->check(CLI::Range(1, 1000));
+  bench_app->add_option("--prefill-chunk", bench.prefill_chunk, "Prompt tokens of one step");
+  bench_app->add_option("--kv-type", bench.kv_type, "Type of cached keys and values: f32, f16, bf16");
+  bench_app->add_option("-o,--output", bench.output, "md, csv or json");
+
+  EvalArgs eval;
+  CLI::App* eval_app = app.add_subcommand("eval", "Measure quality: perplexity, needle, compare");
+  AddModel(eval_app, &eval.model);
+  AddAttention(eval_app, &eval.attention, &eval.policies);
+  eval_app->add_option("task", eval.task, "perplexity, needle or compare")->required();
+  eval_app->add_option("-f,--file", eval.file, "Text to read; for needle the hay")->required();
+  eval_app->add_option("-c,--ctx-size", eval.context, "Context in tokens (0: the model's)");
+  eval_app->add_option("--tokens", eval.tokens, "Tokens to score");
+  eval_app->add_option("--prefix", eval.prefix, "Tokens read densely before the scored ones");
+  eval_app->add_option("--lengths", eval.lengths, "needle: prompt lengths in tokens")->delimiter(',');
+  eval_app->add_option("--depths", eval.depths, "needle: depths, evenly spread")->check(CLI::Range(1, 1000));
+  eval_app->add_option("--samples", eval.samples, "needle: samples of each cell")->check(CLI::Range(1, 100000));
+  eval_app->add_option("--seed", eval.seed, "needle: seed");
+  eval_app->add_option("--kv-type", eval.kv_type, "Type of cached keys and values: f32, f16, bf16");
+  eval_app->add_flag("--json", eval.json, "Print JSON");
+
+  TraceViewArgs view;
+  CLI::App* view_app = app.add_subcommand("trace-view", "Turn a trace into a self-contained web page");
+  view_app->add_option("trace", view.trace, "File written by run --trace")->required();
+  view_app->add_option("-o,--output", view.output, "Page to write (the trace's name with .html)");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
+    fmt::print(stderr, "farsight: {}\n", e.what());
+    return kExitUsage;
+  }
+  if (chat_on) run.chat = 1;
+  if (chat_off) run.chat = 0;
+  if (*run_app) return Run(run);
+  if (*chat_app) return Chat(chat);
+  if (*tokenize_app) return Tokenize(tokenize);
+  if (*inspect_app) return Inspect(inspect);
+  if (*bench_app) return Bench(bench);
+  if (*eval_app) return Eval(eval);
+  return TraceView(view);
+}
+
+}  // namespace
+}  // namespace farsight::cli
+
+int main(int argc, char** argv) { return farsight::cli::Main(argc, argv); }

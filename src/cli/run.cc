@@ -1,0 +1,220 @@
+// farsight run and farsight chat.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/trace.h"
+#include "io/env.h"
+
+namespace farsight::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
+  EngineOptions o;
+  o.context_tokens = args.context;
+  o.prefill_chunk = args.prefill_chunk;
+  FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
+  FS_ASSIGN_OR_RETURN(o.attention, ToOptions(args.attention));
+  return o;
+}
+
+// File first, then the question: one text, and in chat mode one user turn.
+StatusOr<std::string> UserText(const RunArgs& args) {
+  std::string text;
+  if (!args.file.empty()) {
+    FS_ASSIGN_OR_RETURN(text, ReadText(args.file));
+    if (!args.prompt.empty()) text += "\n\n";
+  }
+  return text + args.prompt;
+}
+
+StatusOr<std::vector<int32_t>> PromptTokens(const RunArgs& args, const Model& model, bool chat) {
+  FS_ASSIGN_OR_RETURN(const std::string text, UserText(args));
+  if (text.empty()) return InvalidArgument("there is nothing to read: give a file with -f, a prompt with -p, or both");
+  if (!chat) return model.Tokenize(text);
+  std::vector<ChatMessage> messages;
+  if (!args.system.empty()) messages.push_back({"system", args.system});
+  messages.push_back({"user", text});
+  return model.ApplyChatTemplate(messages);
+}
+
+std::string Summary(const Completion& c) {
+  const double prefill = static_cast<double>(c.prompt_tokens - c.cached_tokens) / std::max(c.prefill_seconds, 1e-9);
+  std::string s = fmt::format("read {} tokens in {:.2f} s ({:.0f} tok/s)", c.prompt_tokens - c.cached_tokens,
+                              c.prefill_seconds, prefill);
+  if (c.cached_tokens > 0) s += fmt::format(", {} from the cache", c.cached_tokens);
+  if (c.decode_steps > 0) {
+    s += fmt::format("; wrote {} in {:.2f} s ({:.1f} tok/s)", c.tokens.size(), c.decode_seconds,
+                     static_cast<double>(c.decode_steps) / std::max(c.decode_seconds, 1e-9));
+  }
+  s += fmt::format("; KV {}", HumanBytes(c.kv_bytes));
+  if (c.blocks_held > 0) {
+    s += fmt::format("; blocks read {} of {} ({:.1f} %)", c.blocks_read, c.blocks_held,
+                     100.0 * static_cast<double>(c.blocks_read) / static_cast<double>(c.blocks_held));
+  }
+  return s;
+}
+
+Json ToJson(const Completion& c, const Model& model, const Engine& engine) {
+  const EngineStats stats = engine.stats();
+  Json j;
+  j["text"] = c.text;
+  j["token_ids"] = c.tokens;
+  j["prompt_tokens"] = c.prompt_tokens;
+  j["cached_tokens"] = c.cached_tokens;
+  j["generated_tokens"] = c.tokens.size();
+  j["finish_reason"] = FinishReasonName(c.finish_reason);
+  j["prefill_seconds"] = c.prefill_seconds;
+  j["decode_seconds"] = c.decode_seconds;
+  j["kv_bytes"] = c.kv_bytes;
+  j["blocks_held"] = c.blocks_held;
+  j["blocks_read"] = c.blocks_read;
+  j["attention"] = AttentionPolicyName(stats.attention.policy);
+  j["top_k_blocks"] =
+      stats.attention.policy == AttentionPolicy::kDense ? Json(nullptr) : Json(stats.attention.top_k_blocks);
+  j["block_size"] = stats.attention.block_size;
+  j["context"] = stats.context_tokens;
+  j["model"] = model.info().path;
+  j["backend"] = model.info().backend;
+  j["threads"] = model.threads();
+  if (!c.logprobs.empty()) {
+    Json list = Json::array();
+    for (const auto& l : c.logprobs) {
+      Json top = Json::array();
+      for (const auto& t : l.top) top.push_back({{"token", t.token}, {"logprob", t.logprob}});
+      list.push_back({{"token", l.token}, {"logprob", l.logprob}, {"top", top}});
+    }
+    j["logprobs"] = list;
+  }
+  return j;
+}
+
+Request MakeRequest(const RunArgs& args, std::vector<int32_t> prompt, ProgressBar* bar) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.sampling = args.sampling;
+  r.max_new_tokens = args.max_tokens;
+  r.stop = args.stop;
+  r.ignore_eos = args.ignore_eos;
+  r.on_progress = [bar](int64_t done, int64_t total) {
+    bar->Update(done, total);
+    if (done == total) bar->Clear();
+  };
+  return r;
+}
+
+// Submits and steps until done, watching for Ctrl-C between steps.
+StatusOr<Completion> Drive(Engine& engine, Request request) {
+  std::optional<Completion> out;
+  FS_ASSIGN_OR_RETURN(const Engine::Id id,
+                      engine.Submit(std::move(request), [&](Completion c) { out = std::move(c); }));
+  while (!out) {
+    if (Interrupted()) engine.Cancel(id);
+    FS_RETURN_IF_ERROR(engine.Step());
+  }
+  if (out->finish_reason == FinishReason::kError) return out->status;
+  return std::move(*out);
+}
+
+}  // namespace
+
+int Run(const RunArgs& args) {
+  CatchInterrupt();
+  auto options = EngineOptionsOf(args);
+  if (!options.ok()) {
+    (void)Fail(options.status());
+    return kExitUsage;
+  }
+  auto model = LoadModel(args.model);
+  if (!model.ok()) return Fail(model.status());
+  const bool chat = args.chat == 1 || (args.chat < 0 && (*model)->info().has_chat_template);
+  auto prompt = PromptTokens(args, **model, chat);
+  if (!prompt.ok()) return Fail(prompt.status());
+  auto engine = Engine::Create(*model, *options);
+  if (!engine.ok()) return Fail(engine.status());
+
+  ProgressBar bar("reading");
+  TraceWriter trace;
+  Request request = MakeRequest(args, std::move(*prompt), &bar);
+  if (!args.trace.empty()) {
+    trace.Begin(**model, request.prompt, (*engine)->stats().attention.block_size);
+    request.on_blocks = [&trace](const BlockTrace& b) { trace.Add(b); };
+  }
+  if (!args.json) {
+    request.on_token = [](const TokenEvent& e) {
+      std::cout << e.text << std::flush;
+      return std::cout.good() && !Interrupted();
+    };
+  }
+  auto done = Drive(**engine, std::move(request));
+  bar.Clear();
+  if (!done.ok()) return Fail(done.status());
+  if (args.json) {
+    std::cout << ToJson(*done, **model, **engine).dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  } else {
+    if (!done->text.empty() && done->text.back() != '\n') std::cout << "\n";
+    std::cout.flush();
+    fmt::print(stderr, "{}\n", Summary(*done));
+  }
+  if (!args.trace.empty()) {
+    if (const Status s = trace.Write(args.trace, **model, done->tokens); !s.ok()) return Fail(s);
+  }
+  return done->finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitOk;
+}
+
+int Chat(const RunArgs& args) {
+  CatchInterrupt();
+  auto options = EngineOptionsOf(args);
+  if (!options.ok()) {
+    (void)Fail(options.status());
+    return kExitUsage;
+  }
+  auto model = LoadModel(args.model);
+  if (!model.ok()) return Fail(model.status());
+  auto engine = Engine::Create(*model, *options);
+  if (!engine.ok()) return Fail(engine.status());
+  std::vector<ChatMessage> messages;
+  if (!args.system.empty()) messages.push_back({"system", args.system});
+  std::string file;
+  if (!args.file.empty()) {
+    auto text = ReadText(args.file);
+    if (!text.ok()) return Fail(text.status());
+    file = std::move(*text) + "\n\n";
+  }
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  std::string first = args.prompt;
+  for (;;) {
+    std::string line;
+    if (!first.empty()) {
+      line = std::exchange(first, {});
+    } else {
+      if (terminal) fmt::print(stderr, "> ");
+      if (!std::getline(std::cin, line)) break;
+      if (line.empty()) continue;
+    }
+    messages.push_back({"user", std::exchange(file, {}) + line});
+    auto prompt = (*model)->ApplyChatTemplate(messages);
+    if (!prompt.ok()) return Fail(prompt.status());
+    ProgressBar bar("reading");
+    Request request = MakeRequest(args, std::move(*prompt), &bar);
+    request.on_token = [](const TokenEvent& e) {
+      std::cout << e.text << std::flush;
+      return std::cout.good() && !Interrupted();
+    };
+    auto done = Drive(**engine, std::move(request));
+    bar.Clear();
+    if (!done.ok()) return Fail(done.status());
+    std::cout << std::endl;
+    fmt::print(stderr, "{}\n", Summary(*done));
+    if (done->finish_reason == FinishReason::kCancelled) return kExitInterrupted;
+    messages.push_back({"assistant", done->text});
+  }
+  return kExitOk;
+}
+
+}  // namespace farsight::cli
