@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 
 namespace farsight {
 namespace {
@@ -16,12 +18,43 @@ Status FromErrno(const std::string& what, int error) {
   return error == ENOENT ? NotFound(text) : Unavailable(text);
 }
 
+// Closes what was opened here; the standard streams are not ours.
 struct Descriptor {
   int fd;
   ~Descriptor() {
     if (fd > 2) close(fd);
   }
 };
+
+const char* KindOf(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+Status WriteAll(int fd, std::string_view content, const std::string& path) {
+  while (!content.empty()) {
+    const ssize_t n = write(fd, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return FromErrno("cannot write '" + path + "'", errno);
+    content.remove_prefix(static_cast<size_t>(n));
+  }
+  return OkStatus();
+}
+
+// A device or pipe cannot be replaced by a file without breaking it for everyone else.
+Status WriteInPlace(const std::string& path, std::string_view content) {
+  Descriptor file{open(path.c_str(), O_WRONLY | O_CLOEXEC)};
+  if (file.fd < 0) return FromErrno("cannot open '" + path + "'", errno);
+  return WriteAll(file.fd, content, path);
+}
+
+// Where a chain of symbolic links ends, so that the file is replaced and not the link.
+std::string Resolved(const std::string& path) {
+  const std::unique_ptr<char, void (*)(void*)> real(realpath(path.c_str(), nullptr), std::free);
+  return real != nullptr ? std::string(real.get()) : path;
+}
 
 }  // namespace
 
@@ -30,12 +63,20 @@ StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& 
   if (file.fd < 0) return FromErrno("cannot open '" + path + "'", errno);
   struct stat st = {};
   if (fstat(file.fd, &st) != 0) return FromErrno("cannot read the size of '" + path + "'", errno);
-  if (!S_ISREG(st.st_mode)) return InvalidArgument("'" + path + "' is not a regular file");
+  if (!S_ISREG(st.st_mode)) {
+    return InvalidArgument("'" + path + "' is " + KindOf(st.st_mode) + "; a regular file was expected");
+  }
   if (st.st_size == 0) return DataLoss("'" + path + "' is empty");
   const auto size = static_cast<size_t>(st.st_size);
   void* p = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (p == MAP_FAILED) return FromErrno("cannot map '" + path + "'", errno);
-  return std::shared_ptr<const MappedFile>(new MappedFile(static_cast<const std::byte*>(p), size));
+  std::shared_ptr<const MappedFile> mapped(new MappedFile(static_cast<const std::byte*>(p), size));
+  // A download or copy in progress changes the file's length; pages beyond its end would kill the process.
+  if (fstat(file.fd, &st) != 0 || static_cast<size_t>(st.st_size) != size) {
+    return Unavailable("'" + path + "' changed its size from " + std::to_string(size) + " to " +
+                       std::to_string(st.st_size) + " bytes while it was opened");
+  }
+  return mapped;
 }
 
 MappedFile::~MappedFile() { munmap(const_cast<std::byte*>(data_), size_); }
@@ -51,7 +92,7 @@ StatusOr<std::string> ReadFileToString(const std::string& path, size_t max_bytes
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return FromErrno("cannot read " + name, errno);
     if (n == 0) return out;
-    if (out.size() + static_cast<size_t>(n) > max_bytes) {
+    if (static_cast<size_t>(n) > max_bytes - out.size()) {
       return ResourceExhausted(name + " is longer than the limit of " + std::to_string(max_bytes) + " bytes");
     }
     out.append(buffer, static_cast<size_t>(n));
@@ -59,26 +100,22 @@ StatusOr<std::string> ReadFileToString(const std::string& path, size_t max_bytes
 }
 
 Status WriteFileAtomically(const std::string& path, std::string_view content) {
-  std::string temporary = path + ".XXXXXX";
+  struct stat old = {};
+  const bool exists = stat(path.c_str(), &old) == 0;
+  if (exists && S_ISDIR(old.st_mode)) return InvalidArgument("'" + path + "' is a directory; a file was expected");
+  if (exists && !S_ISREG(old.st_mode)) return WriteInPlace(path, content);
+  const std::string target = Resolved(path);
+  std::string temporary = target + ".XXXXXX";
   Descriptor file{mkstemp(temporary.data())};
-  if (file.fd < 0) return FromErrno("cannot create '" + temporary + "'", errno);
-  size_t done = 0;
-  while (done < content.size()) {
-    const ssize_t n = write(file.fd, content.data() + done, content.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      const int error = errno;
-      unlink(temporary.c_str());
-      return FromErrno("cannot write '" + path + "'", error);
-    }
-    done += static_cast<size_t>(n);
+  if (file.fd < 0) return FromErrno("cannot create a file beside '" + path + "'", errno);
+  Status status = WriteAll(file.fd, content, path);
+  const mode_t mode = exists ? (old.st_mode & 0777) : 0644;
+  if (status.ok() &&
+      (fchmod(file.fd, mode) != 0 || fsync(file.fd) != 0 || rename(temporary.c_str(), target.c_str()) != 0)) {
+    status = FromErrno("cannot write '" + path + "'", errno);
   }
-  if (fchmod(file.fd, 0644) != 0 || rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    unlink(temporary.c_str());
-    return FromErrno("cannot write '" + path + "'", error);
-  }
-  return OkStatus();
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
 }
 
 bool IsDirectory(const std::string& path) {

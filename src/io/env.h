@@ -12,10 +12,13 @@
 
 namespace farsight {
 
-// A regular file mapped read-only. Readers check every access against bytes(): a file that shrinks afterwards can still
-// fault, as with every memory map, so its size is taken from the same descriptor that is mapped.
+// A regular file mapped read-only. Readers check every access against bytes(). The size comes from the descriptor that
+// is mapped and is checked again after mapping; a file that is cut short later can still fault, as with every memory
+// map.
 class MappedFile {
  public:
+  // kNotFound: no such file; kInvalidArgument: a directory, pipe or device; kDataLoss: empty; kUnavailable: the system
+  // refuses, or the file's size changed meanwhile. Never blocks on a pipe.
   static StatusOr<std::shared_ptr<const MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -29,9 +32,11 @@ class MappedFile {
   size_t size_;
 };
 
-// Reads all of a file or pipe, "-" is standard input. kResourceExhausted when it is longer than max_bytes.
+// Reads all of a file or pipe, "-" is standard input. kResourceExhausted when it is longer than max_bytes; never holds
+// more than that.
 StatusOr<std::string> ReadFileToString(const std::string& path, size_t max_bytes);
-// Writes a temporary file beside `path`, then renames it: readers see the old file or the new one.
+// Writes a temporary file beside `path`, then renames it: readers see the old file or the new one. Symbolic links are
+// followed, the old file's permissions are kept, and a device or pipe (/dev/stdout) is written to, not replaced.
 Status WriteFileAtomically(const std::string& path, std::string_view content);
 
 bool IsDirectory(const std::string& path);

@@ -11,10 +11,17 @@ namespace farsight {
 namespace {
 
 // Caps far above any real model, so that a hostile header costs nothing.
-constexpr uint64_t kMaxCount = 1 << 16;              // tensors, metadata keys
-constexpr uint64_t kMaxString = uint64_t{16} << 20;  // bytes
-constexpr uint64_t kMaxArray = uint64_t{1} << 22;    // elements
+constexpr uint32_t kMagic = 0x46554747u;                // "GGUF"
+constexpr uint64_t kMaxCount = 1 << 16;                 // tensors, metadata keys
+constexpr uint64_t kMaxString = uint64_t{16} << 20;     // bytes
+constexpr uint64_t kMaxArray = uint64_t{1} << 22;       // elements
+constexpr uint64_t kMaxMetadata = uint64_t{256} << 20;  // bytes that all metadata takes in memory
+constexpr uint64_t kMaxKey = 65535;                     // bytes
+constexpr uint64_t kMaxTensorName = 63;                 // bytes; the format reserves 64 with the closing NUL
 constexpr uint64_t kMaxDim = uint64_t{1} << 40;
+constexpr uint64_t kMaxElements = uint64_t{1} << 48;  // of one tensor
+constexpr uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;      // length, one character, type, the smallest value
+constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
 enum GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
 
@@ -45,14 +52,30 @@ class Reader {
     return v;
   }
 
+  // Counts memory about to be taken for metadata; false (and an error) past the limit.
+  bool Charge(uint64_t n) {
+    if (n > kMaxMetadata - charged_) {
+      Fail("its metadata takes more than the limit of " + std::to_string(kMaxMetadata) + " bytes");
+      return false;
+    }
+    charged_ += n;
+    return true;
+  }
+
   std::string String(const char* what) {
     const auto n = Scalar<uint64_t>(what);
     if (!status_.ok()) return {};
-    if (n > kMaxString || n > left()) {
+    if (n > left()) {
       Fail(std::string("the length of ") + what + " is " + std::to_string(n) + " bytes, but only " +
            std::to_string(left()) + " are left in the file");
       return {};
     }
+    if (n > kMaxString) {
+      Fail(std::string("the length of ") + what + " is " + std::to_string(n) + " bytes, more than the limit of " +
+           std::to_string(kMaxString));
+      return {};
+    }
+    if (!Charge(sizeof(std::string) + n)) return {};
     std::string s(reinterpret_cast<const char*>(bytes_.data() + at_), static_cast<size_t>(n));
     at_ += static_cast<size_t>(n);
     return s;
@@ -62,6 +85,7 @@ class Reader {
   std::span<const std::byte> bytes_;
   std::string name_;
   size_t at_ = 0;
+  uint64_t charged_ = 0;
   Status status_;
 };
 
@@ -129,15 +153,27 @@ MetaValue ReadArray(Reader& r, const std::string& key) {
   const auto type = r.Scalar<uint32_t>("an array's type");
   const auto n = r.Scalar<uint64_t>("an array's length");
   if (!r.status().ok()) return false;
+  if (type == kArray) {
+    r.Fail("metadata key '" + key + "' is an array of arrays; only arrays of numbers, bools and strings are read");
+    return false;
+  }
   const size_t elem = type == kString ? 8 : ScalarSize(type);
   if (elem == 0) {
-    r.Fail("metadata key '" + key + "' is an array of unsupported element type " + std::to_string(type));
+    r.Fail("metadata key '" + key + "' is an array of the unknown type " + std::to_string(type));
     return false;
   }
-  if (n > kMaxArray || n > r.left() / elem) {
-    r.Fail("metadata key '" + key + "' is an array of " + std::to_string(n) + " elements, more than the file can hold");
+  if (n > r.left() / elem) {
+    r.Fail("metadata key '" + key + "' is an array of " + std::to_string(n) + " elements, more than the " +
+           std::to_string(r.left()) + " bytes left in the file can hold");
     return false;
   }
+  if (n > kMaxArray) {
+    r.Fail("metadata key '" + key + "' is an array of " + std::to_string(n) + " elements, more than the limit of " +
+           std::to_string(kMaxArray));
+    return false;
+  }
+  // Strings are charged one by one as they are read; their vector is reserved here and bounded by kMaxArray.
+  if (type != kString && !r.Charge(n * sizeof(int64_t))) return false;
   if (type == kString) {
     std::vector<std::string> out;
     out.reserve(static_cast<size_t>(n));
@@ -173,10 +209,32 @@ struct TypeEntry {
   uint32_t id;
   const char* name;
 };
-constexpr TypeEntry kKnownOnly[] = {
-    {10, "Q2_K"},   {11, "Q3_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
-    {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {23, "IQ4_XS"},  {24, "I8"},     {25, "I16"},     {26, "I32"},
-    {27, "I64"},    {28, "F64"},   {29, "IQ1_M"}, {9, "Q8_1"},     {34, "TQ1_0"},  {35, "TQ2_0"},   {39, "MXFP4"}};
+constexpr TypeEntry kKnownOnly[] = {{4, "Q4_2 (removed from the format)"},
+                                    {5, "Q4_3 (removed from the format)"},
+                                    {9, "Q8_1"},
+                                    {10, "Q2_K"},
+                                    {11, "Q3_K"},
+                                    {15, "Q8_K"},
+                                    {16, "IQ2_XXS"},
+                                    {17, "IQ2_XS"},
+                                    {18, "IQ3_XXS"},
+                                    {19, "IQ1_S"},
+                                    {20, "IQ4_NL"},
+                                    {21, "IQ3_S"},
+                                    {22, "IQ2_S"},
+                                    {23, "IQ4_XS"},
+                                    {24, "I8"},
+                                    {25, "I16"},
+                                    {26, "I32"},
+                                    {27, "I64"},
+                                    {28, "F64"},
+                                    {29, "IQ1_M"},
+                                    {31, "Q4_0_4_4 (removed from the format)"},
+                                    {32, "Q4_0_4_8 (removed from the format)"},
+                                    {33, "Q4_0_8_8 (removed from the format)"},
+                                    {34, "TQ1_0"},
+                                    {35, "TQ2_0"},
+                                    {39, "MXFP4"}};
 
 bool MapType(uint32_t id, DType* out) {
   switch (id) {
@@ -233,8 +291,12 @@ class GgufFile : public ModelFile {
     const auto magic = r.Scalar<uint32_t>("the magic number");
     const auto version = r.Scalar<uint32_t>("the version");
     FS_RETURN_IF_ERROR(r.status());
-    if (magic != 0x46554747u) return DataLoss("'" + name + "' is not a GGUF file: it does not start with 'GGUF'");
-    if ((version & 0xffffu) == 0)
+    if (magic != kMagic) {
+      const std::string guess = GuessFormat(bytes);
+      return DataLoss("'" + name +
+                      "' is not a GGUF file: " + (guess.empty() ? "it does not start with 'GGUF'" : guess));
+    }
+    if (version != 0 && (version & 0xffffu) == 0)
       return Unimplemented("'" + name + "' is a big-endian GGUF file; only little-endian is read");
     if (version != 2 && version != 3) {
       return Unimplemented("'" + name + "' is GGUF version " + std::to_string(version) + "; versions 2 and 3 are read");
@@ -242,13 +304,8 @@ class GgufFile : public ModelFile {
     const auto num_tensors = r.Scalar<uint64_t>("the tensor count");
     const auto num_keys = r.Scalar<uint64_t>("the metadata count");
     FS_RETURN_IF_ERROR(r.status());
-    // The smallest key takes 13 bytes, the smallest tensor entry 33.
-    if (num_keys > kMaxCount || num_keys > r.left() / 13) {
-      return DataLoss("'" + name + "' claims " + std::to_string(num_keys) + " metadata keys, more than it can hold");
-    }
-    if (num_tensors > kMaxCount || num_tensors > r.left() / 32) {
-      return DataLoss("'" + name + "' claims " + std::to_string(num_tensors) + " tensors, more than it can hold");
-    }
+    FS_RETURN_IF_ERROR(CheckCount(num_keys, "metadata keys", r.left() / kMinKeyBytes));
+    FS_RETURN_IF_ERROR(CheckCount(num_tensors, "tensors", r.left() / kMinTensorBytes));
     for (uint64_t i = 0; i < num_keys; ++i) FS_RETURN_IF_ERROR(ReadKey(r));
     FS_ASSIGN_OR_RETURN(const int64_t alignment, OptInt("general.alignment", 32));
     if (alignment < 8 || alignment > 65536 || (alignment & (alignment - 1)) != 0) {
@@ -264,10 +321,27 @@ class GgufFile : public ModelFile {
   void KeepMapping(std::shared_ptr<const MappedFile> mapping) { mapping_ = std::move(mapping); }
 
  private:
+  // `room`: how many the rest of the file could hold, so that nothing is reserved for a lie.
+  Status CheckCount(uint64_t count, const char* what, uint64_t room) const {
+    if (count <= room && count <= kMaxCount) return OkStatus();
+    const bool lie = count > room;
+    return DataLoss("'" + path_ + "' claims " + std::to_string(count) + " " + what + ", more than " +
+                    (lie ? "the rest of the file can hold (" : "the limit (") + std::to_string(lie ? room : kMaxCount) +
+                    ")");
+  }
+
   Status ReadKey(Reader& r) {
     const std::string key = r.String("a metadata key");
     FS_RETURN_IF_ERROR(r.status());
-    if (key.empty() || key.size() > 65535) r.Fail("a metadata key is empty or longer than 65535 bytes");
+    if (key.empty() || key.size() > kMaxKey) {
+      r.Fail("a metadata key has " + std::to_string(key.size()) + " bytes; 1 to " + std::to_string(kMaxKey) +
+             " were expected");
+      return r.status();
+    }
+    if (!std::all_of(key.begin(), key.end(), [](char c) { return c >= 0x20 && c < 0x7f; })) {
+      r.Fail("a metadata key holds bytes that are not printable ASCII");
+      return r.status();
+    }
     MetaValue value = ReadValue(r, key);
     FS_RETURN_IF_ERROR(r.status());
     if (!metadata_.emplace(key, std::move(value)).second) r.Fail("the metadata key '" + key + "' appears twice");
@@ -278,7 +352,11 @@ class GgufFile : public ModelFile {
     FileTensor t;
     t.name = r.String("a tensor's name");
     FS_RETURN_IF_ERROR(r.status());
-    if (t.name.empty() || t.name.size() > 255) r.Fail("a tensor's name is empty or longer than 255 bytes");
+    if (t.name.empty() || t.name.size() > kMaxTensorName || t.name.find('\0') != std::string::npos) {
+      r.Fail("a tensor's name has " + std::to_string(t.name.size()) + " bytes; 1 to " + std::to_string(kMaxTensorName) +
+             " without a NUL were expected");
+      return r.status();
+    }
     const auto dims = r.Scalar<uint32_t>("a tensor's dimensions");
     FS_RETURN_IF_ERROR(r.status());
     if (dims < 1 || dims > 4) {
@@ -289,8 +367,9 @@ class GgufFile : public ModelFile {
     for (uint32_t d = 0; d < dims; ++d) {
       const auto n = r.Scalar<uint64_t>("a tensor's shape");
       FS_RETURN_IF_ERROR(r.status());
-      if (n == 0 || n > kMaxDim || elements > (uint64_t{1} << 48) / n) {
-        r.Fail("tensor '" + t.name + "' has an impossible shape (dimension " + std::to_string(n) + ")");
+      if (n == 0 || n > kMaxDim || elements > kMaxElements / n) {
+        r.Fail("tensor '" + t.name + "' has an impossible shape: dimension " + std::to_string(d) + " is " +
+               std::to_string(n) + ", and a tensor may hold 1 to " + std::to_string(kMaxElements) + " elements");
         return r.status();
       }
       elements *= n;
@@ -322,8 +401,13 @@ class GgufFile : public ModelFile {
 
   Status PlaceTensors(std::span<const std::byte> bytes, uint64_t header, uint64_t alignment,
                       const std::vector<uint64_t>& offsets) {
+    // No sum here can wrap: the header lies inside the file, and sizes and offsets are compared by subtraction.
     const uint64_t data = (header + alignment - 1) / alignment * alignment;
-    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    struct Range {
+      uint64_t begin, end;
+      size_t tensor;
+    };
+    std::vector<Range> ranges;
     for (size_t i = 0; i < tensors_.size(); ++i) {
       FileTensor& t = tensors_[i];
       const uint64_t size = BytesOf(t.dtype, static_cast<uint64_t>(t.num_elements()));
@@ -334,11 +418,14 @@ class GgufFile : public ModelFile {
                         ", the file has " + std::to_string(bytes.size()));
       }
       t.data = bytes.subspan(data + offsets[i], size);
-      ranges.emplace_back(offsets[i], offsets[i] + size);
+      ranges.push_back({offsets[i], offsets[i] + size, i});
     }
-    std::sort(ranges.begin(), ranges.end());
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
     for (size_t i = 1; i < ranges.size(); ++i) {
-      if (ranges[i].first < ranges[i - 1].second) return DataLoss("'" + path_ + "' has tensors that overlap");
+      if (ranges[i].begin < ranges[i - 1].end) {
+        return DataLoss("'" + path_ + "' has tensors that overlap: '" + tensors_[ranges[i - 1].tensor].name +
+                        "' and '" + tensors_[ranges[i].tensor].name + "'");
+      }
     }
     return OkStatus();
   }

@@ -1,5 +1,7 @@
 #include "io/model_file.h"
 
+#include <algorithm>
+
 namespace farsight {
 namespace {
 
@@ -19,6 +21,17 @@ const char* TypeName(const MetaValue& v) {
 const FileTensor* ModelFile::FindTensor(std::string_view name) const {
   const auto it = tensor_index_.find(std::string(name));
   return it == tensor_index_.end() ? nullptr : &tensors_[it->second];
+}
+
+StatusOr<const FileTensor*> ModelFile::GetTensor(std::string_view name) const {
+  if (const FileTensor* t = FindTensor(name)) return t;
+  for (const auto& s : skipped_) {
+    if (s.name == name) {
+      return Unimplemented("tensor '" + s.name + "' of '" + path_ + "' has the type " + s.dtype +
+                           ", which cannot be used as a weight");
+    }
+  }
+  return DataLoss("'" + path_ + "' lacks the tensor '" + std::string(name) + "'");
 }
 
 StatusOr<int64_t> ModelFile::GetInt(const std::string& key) const {
@@ -58,6 +71,20 @@ StatusOr<bool> ModelFile::OptBool(const std::string& key, bool fallback) const {
   if (it == metadata_.end()) return fallback;
   if (const auto* v = std::get_if<bool>(&it->second)) return *v;
   return DataLoss("metadata key '" + key + "' should be a bool but is " + TypeName(it->second));
+}
+
+std::string GuessFormat(std::span<const std::byte> bytes) {
+  const std::string_view s(reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 64));
+  if (s.starts_with("version https://git-lfs")) {
+    return "it is a Git LFS pointer; fetch the file itself with 'git lfs pull'";
+  }
+  if (s.starts_with("GGUF")) return "it is a GGUF file";
+  if (s.starts_with("lmgg") || s.starts_with("tjgg") || s.starts_with("fmgg"))
+    return "it is a GGML file from before GGUF";
+  if (s.starts_with("PK\x03\x04") || s.starts_with("\x80\x02")) return "it looks like a PyTorch checkpoint (pickle)";
+  if (s.starts_with("<!") || s.starts_with("<html")) return "it is an HTML page, perhaps a failed download";
+  if (s.size() >= 9 && s[8] == '{') return "it looks like a safetensors file";
+  return "";
 }
 
 }  // namespace farsight

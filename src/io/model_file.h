@@ -36,13 +36,22 @@ struct FileTensor {
 using MetaValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                std::vector<std::string>>;
 
+// A tensor that is in the file but of a type no weight has (masks, counters, indices): named, never read.
+struct SkippedTensor {
+  std::string name;
+  std::string dtype;  // as the file spells it
+};
+
 // Owns the mapping; tensors stay valid as long as one shared_ptr does.
 class ModelFile {
  public:
   virtual ~ModelFile() = default;
 
   const FileTensor* FindTensor(std::string_view name) const;  // nullptr when there is none
+  // The tensor, or a sentence that says it is missing or was skipped for its type.
+  StatusOr<const FileTensor*> GetTensor(std::string_view name) const;
   const std::vector<FileTensor>& tensors() const { return tensors_; }
+  const std::vector<SkippedTensor>& skipped() const { return skipped_; }
   const std::unordered_map<std::string, MetaValue>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
 
@@ -60,9 +69,14 @@ class ModelFile {
  protected:
   std::string path_;
   std::vector<FileTensor> tensors_;
+  std::vector<SkippedTensor> skipped_;
   std::unordered_map<std::string, size_t> tensor_index_;
   std::unordered_map<std::string, MetaValue> metadata_;
 };
+
+// What a file that is not the expected model format seems to be, as a clause such as "it is a Git LFS pointer; ...".
+// Empty when nothing is recognised.
+std::string GuessFormat(std::span<const std::byte> bytes);
 
 }  // namespace farsight
 
