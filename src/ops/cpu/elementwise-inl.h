@@ -4,21 +4,10 @@
 
 #include "ops/cpu/op_kernels.h"
 #include "ops/cpu/packed_layout.h"
+#include "ops/cpu/vec_math-inl.h"
 
 namespace farsight {
 namespace {
-
-// Up to kLanes values of a row's end, the rest zero.
-FS_INLINE Vec::F LoadTail(const float* p, int n) {
-  float buffer[Vec::kLanes] = {};
-  for (int i = 0; i < n; ++i) buffer[i] = p[i];
-  return Vec::Load(buffer);
-}
-FS_INLINE void StoreTail(Vec::F x, float* p, int n) {
-  float buffer[Vec::kLanes];
-  Vec::Store(x, buffer);
-  for (int i = 0; i < n; ++i) p[i] = buffer[i];
-}
 
 void RmsNormGroup(const float* in, const float* weight, float eps, int dim, float* out) {
   Vec::F sum = Vec::Set(0);
@@ -35,7 +24,7 @@ void RmsNormGroup(const float* in, const float* weight, float eps, int dim, floa
   }
 }
 
-void RmsNormRows(const RmsNormParams& p, int begin, int end) {
+inline void RmsNormRows(const RmsNormParams& p, int begin, int end) {
   for (int t = begin; t < end; ++t) {
     for (int g = 0; g < p.groups; ++g) {
       const int64_t at = static_cast<int64_t>(g) * p.dim;
@@ -44,7 +33,7 @@ void RmsNormRows(const RmsNormParams& p, int begin, int end) {
   }
 }
 
-void RopeHead(float* lo, float* hi, const float* cos, const float* sin, int half) {
+inline void RopeHead(float* lo, float* hi, const float* cos, const float* sin, int half) {
   int i = 0;
   for (; i + Vec::kLanes <= half; i += Vec::kLanes) {
     const Vec::F a = Vec::Load(lo + i);
@@ -65,7 +54,7 @@ void RopeHead(float* lo, float* hi, const float* cos, const float* sin, int half
   }
 }
 
-void RopeRows(const RopeParams& p, int begin, int end) {
+inline void RopeRows(const RopeParams& p, int begin, int end) {
   for (int t = begin; t < end; ++t) {
     const int64_t angles = static_cast<int64_t>(t) * p.half_dim;
     for (int h = 0; h < p.num_heads; ++h) {
@@ -75,30 +64,12 @@ void RopeRows(const RopeParams& p, int begin, int end) {
   }
 }
 
-// e^x to within 2 ulp for x in [-87, 88], clamped to that range; NaN stays NaN. x = n ln 2 + r with |r| <= ln 2 / 2,
-// ln 2 in two parts so that r is exact to the last bit; then the Taylor polynomial of degree 7 (its error 5e-9 is
-// below an eighth of an ulp).
-FS_INLINE Vec::F Exp(Vec::F x) {
-  x = Vec::Max(Vec::Set(-87.0f), Vec::Min(Vec::Set(88.0f), x));
-  const Vec::F n = Vec::Round(Vec::Mul(x, Vec::Set(1.44269504f)));
-  Vec::F r = Vec::MulAdd(n, Vec::Set(-0.693359375f), x);
-  r = Vec::MulAdd(n, Vec::Set(2.12194440e-4f), r);
-  Vec::F y = Vec::Set(1.0f / 5040);
-  y = Vec::MulAdd(y, r, Vec::Set(1.0f / 720));
-  y = Vec::MulAdd(y, r, Vec::Set(1.0f / 120));
-  y = Vec::MulAdd(y, r, Vec::Set(1.0f / 24));
-  y = Vec::MulAdd(y, r, Vec::Set(1.0f / 6));
-  y = Vec::MulAdd(y, r, Vec::Set(0.5f));
-  y = Vec::MulAdd(y, Vec::Mul(r, r), Vec::Add(r, Vec::Set(1)));
-  return Vec::Mul(y, Vec::PowerOfTwo(n));
-}
-
 FS_INLINE Vec::F SwiGluOf(Vec::F gate, Vec::F up) {
   const Vec::F below = Vec::Add(Vec::Set(1), Exp(Vec::Sub(Vec::Set(0), gate)));
   return Vec::Mul(Vec::Div(gate, below), up);
 }
 
-void SwiGluRows(const SwiGluParams& p, int begin, int end) {
+inline void SwiGluRows(const SwiGluParams& p, int begin, int end) {
   for (int t = begin; t < end; ++t) {
     const float* gate = p.in + static_cast<int64_t>(t) * 2 * p.ffn;
     const float* up = gate + p.ffn;

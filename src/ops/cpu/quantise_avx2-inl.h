@@ -23,7 +23,7 @@ FS_INLINE int32_t SumOfLanes(__m256i a) {
   return _mm_cvtsi128_si32(s);
 }
 
-void Quantise(const float* in, int64_t n, uint8_t* out) {
+inline void Quantise(const float* in, int64_t n, uint8_t* out) {
   const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
   for (int64_t b = 0; b < n / kBlockInputs; ++b, in += kBlockInputs, out += sizeof(QuantBlock)) {
     __m256 x[4];
