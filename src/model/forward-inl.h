@@ -2,6 +2,7 @@
 #ifndef FARSIGHT_MODEL_FORWARD_INL_H_
 #define FARSIGHT_MODEL_FORWARD_INL_H_
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>

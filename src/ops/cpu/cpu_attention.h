@@ -11,17 +11,21 @@ namespace farsight {
 
 struct AttentionKernels;  // function table of one instruction set, in attention_kernels.h
 
+// Pages: keys [D][B], so that a product with a query runs over tokens; values [B][D rounded up to 16].
+// Pooled keys: f32 [B / stride][D]. Sketches: centre [D] f32, scales [B] f32, then codes by 8 tokens: for each chunk of
+// 32 / bits channels 32 bytes, where bits [j * bits, (j + 1) * bits) of byte 4 * t + i belong to token t and channel
+// 4 * j + i of the chunk.
 class CpuAttention {
  public:
   // `pool` outlives this object or is replaced by SetPool; isa is concrete and available.
   CpuAttention(ThreadPool* pool, Isa isa);
 
-  void SetPool(ThreadPool* pool) { pool_ = pool; }
+  void SetPool(ThreadPool* pool);  // between steps
   Status Reserve(const OpLimits& limits);
   size_t KvPageBytes(const KvView& kv) const;
   size_t SummaryPageBytes(const KvView& kv, const SummaryView& summary) const;
 
-  // As in ops/params.h.
+  // As in ops/params.h. Sketch scores use the query rounded to 8 bits.
   void AppendKv(const AppendKvParams& p);
   void Summarise(const SummariseParams& p);
   void Select(const SelectParams& p);
@@ -29,10 +33,25 @@ class CpuAttention {
   void CopyBlock(const CopyBlockParams& p);
 
  private:
+  struct Tile;      // neighbouring rows of one sequence
+  struct TileWork;  // one thread's memory for a tile
+
+  float* Scratch(int thread) { return scratch_.as<float>() + static_cast<size_t>(thread) * scratch_floats_; }
+  int NumTiles(const RowBatch& rows, int rows_per_tile, Tile* tiles) const;
+  void AttendBlocks(const AttendParams& p, const Tile& tile, int head, int first_block, int end_block,
+                    TileWork& work) const;
+  void SelectRow(const SelectParams& p, int row, int head, float* scratch) const;
+  const float* PooledScores(const SelectParams& p, int row, int head, float* scratch) const;
+  const float* SketchScores(const SelectParams& p, int row, int head, float* scratch) const;
+
   ThreadPool* pool_;
   const AttentionKernels* kernels_;
   OpLimits limits_;
-  Buffer scratch_;
+  Buffer scratch_;  // one part a thread
+  size_t scratch_floats_ = 0;
+  int scratch_threads_ = 0;
+  Buffer partials_;  // of attention split over the sequence
+  Buffer tiles_;
 };
 
 }  // namespace farsight

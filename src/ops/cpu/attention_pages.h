@@ -1,0 +1,65 @@
+// Where things lie inside cache and summary pages; shared by the files that write and read them.
+#ifndef FARSIGHT_OPS_CPU_ATTENTION_PAGES_H_
+#define FARSIGHT_OPS_CPU_ATTENTION_PAGES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/check.h"
+#include "ops/params.h"
+
+namespace farsight {
+
+inline int PaddedDim(int head_dim) { return (head_dim + 15) / 16 * 16; }
+inline int64_t ElemBytes(DType t) { return InfoOf(t).block_bytes; }
+
+inline std::byte* PageAt(std::byte* pages, size_t page_bytes, int num_kv_heads, int32_t block, int head) {
+  return pages +
+         (static_cast<size_t>(block) * static_cast<size_t>(num_kv_heads) + static_cast<size_t>(head)) * page_bytes;
+}
+inline std::byte* KvPage(const KvView& kv, int32_t block, int head) {
+  return PageAt(kv.pages, kv.page_bytes, kv.num_kv_heads, block, head);
+}
+inline std::byte* SummaryPage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
+  return PageAt(s.pages, s.page_bytes, kv.num_kv_heads, block, head);
+}
+
+// Physical block of a logical one. The index is checked: a list from elsewhere must never become an address.
+inline int32_t PhysicalBlock(const RowBatch& rows, int seq, int block) {
+  FS_CHECK(block >= 0 && block < rows.max_blocks, "a logical block is inside the block table");
+  const int32_t id = rows.block_tables[static_cast<int64_t>(seq) * rows.max_blocks + block];
+  FS_CHECK(id >= 0, "a block that is read or written has a physical block");
+  return id;
+}
+
+// The parts of a sketch page.
+struct SketchPage {
+  float* centre;   // [D], used in block 0 only
+  float* scales;   // [B]
+  uint8_t* codes;  // [B / 8][chunks][32]
+};
+inline int SketchChunks(int head_dim, int bits) {
+  const int channels = 32 / bits;
+  return (head_dim + channels - 1) / channels;
+}
+inline SketchPage SketchPageAt(const KvView& kv, const SummaryView& s, int32_t block, int head) {
+  auto* base = reinterpret_cast<float*>(SummaryPage(kv, s, block, head));
+  return {base, base + kv.head_dim, reinterpret_cast<uint8_t*>(base + kv.head_dim + kv.block_tokens)};
+}
+
+inline float LoadKv(DType dtype, const std::byte* base, int64_t i) {
+  if (dtype == DType::kF32) return reinterpret_cast<const float*>(base)[i];
+  const uint16_t h = reinterpret_cast<const uint16_t*>(base)[i];
+  return dtype == DType::kF16 ? F16ToF32(h) : BF16ToF32(h);
+}
+inline void StoreKv(DType dtype, std::byte* base, int64_t i, float x) {
+  if (dtype == DType::kF32) {
+    reinterpret_cast<float*>(base)[i] = x;
+  } else {
+    reinterpret_cast<uint16_t*>(base)[i] = dtype == DType::kF16 ? F32ToF16(x) : F32ToBF16(x);
+  }
+}
+
+}  // namespace farsight
+
+#endif  // FARSIGHT_OPS_CPU_ATTENTION_PAGES_H_

@@ -1,0 +1,363 @@
+// Cache pages and attention. A tile of neighbouring rows (times the heads of a group) walks the union of its rows'
+// block lists in ascending order; each page is read once for the tile, and only the rows that own it compute. Per row
+// the arithmetic is the same sequence whatever the tile: scores, block softmax, output, and a merge every
+// kAttendSplitTokens positions. So tiles, chunks, batches and threads cannot change a result.
+#include "ops/cpu/cpu_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "ops/cpu/attention_kernels.h"
+#include "ops/cpu/attention_pages.h"
+
+namespace farsight {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+// Query vectors of a tile: enough to amortise reading a page, few enough that scores and outputs stay in the caches.
+constexpr int kTileQueries = 48;
+// Rows times query heads below which a tile is split over the sequence, so that few rows still use all threads.
+constexpr int kSplitQueries = 128;
+
+int TypeIndex(DType t) { return t == DType::kF32 ? 0 : t == DType::kF16 ? 1 : 2; }
+
+const AttentionKernels& KernelsFor(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return Avx512AttentionKernels();
+  if (isa == Isa::kAvx2) return Avx2AttentionKernels();
+#endif
+  FS_CHECK(isa == Isa::kScalar || isa == Isa::kAvx2 || isa == Isa::kAvx512, "the instruction set is concrete");
+  return ScalarAttentionKernels();
+}
+
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+struct CpuAttention::Tile {
+  int first_row, num_rows;
+};
+
+// One thread's state for the query vectors of a tile; query i is row i / group, head i % group of the KV head.
+struct CpuAttention::TileWork {
+  float *q, *s, *o, *total;    // [queries][D], [queries][B], [queries][Dp], [queries][Dp]
+  float *m, *l, *max_, *sum_;  // [queries]: of the split at hand, and of all splits before it
+  const float** a;             // [queries] argument lists of a product
+  float** c;
+  int32_t* next;  // [rows] position in each row's list
+  int* owner;     // [queries] those that compute a block
+  int* visible;   // [queries] tokens of the block that each sees
+
+  static int64_t Floats(int64_t queries, int64_t dim, int64_t padded, int64_t block) {
+    return queries * (dim + block + 2 * padded + 4 + 2 * 2 + 3) + 64;
+  }
+  TileWork(float* at, int64_t queries, int64_t dim, int64_t padded, int64_t block) {
+    const auto take = [&at](int64_t n) { return std::exchange(at, at + n); };
+    a = reinterpret_cast<const float**>(take(2 * queries));
+    c = reinterpret_cast<float**>(take(2 * queries));
+    s = take(queries * block);
+    o = take(queries * padded);
+    total = take(queries * padded);
+    q = take(queries * dim);
+    m = take(queries);
+    l = take(queries);
+    max_ = take(queries);
+    sum_ = take(queries);
+    next = reinterpret_cast<int32_t*>(take(queries));
+    owner = reinterpret_cast<int*>(take(queries));
+    visible = reinterpret_cast<int*>(take(queries));
+  }
+  void Reset(int queries, int padded) {
+    std::fill(m, m + queries, kNone);
+    std::fill(l, l + queries, 0.0f);
+    std::fill(max_, max_ + queries, kNone);
+    std::fill(sum_, sum_ + queries, 0.0f);
+    std::fill(o, o + static_cast<int64_t>(queries) * padded, 0.0f);
+    std::fill(total, total + static_cast<int64_t>(queries) * padded, 0.0f);
+  }
+};
+
+namespace {
+
+// (max, sum, out) += (m, l, o): two softmax parts over disjoint tokens become one. An empty part changes nothing.
+void MergePart(float m, float l, const float* o, int padded, float* max, float* sum, float* out) {
+  if (m == kNone) return;
+  const float top = std::max(*max, m);
+  const float keep = *max == kNone ? 0.0f : std::exp(*max - top);
+  const float add = std::exp(m - top);
+  for (int d = 0; d < padded; ++d) out[d] = out[d] * keep + o[d] * add;
+  *sum = *sum * keep + l * add;
+  *max = top;
+}
+
+}  // namespace
+
+CpuAttention::CpuAttention(ThreadPool* pool, Isa isa) : pool_(pool), kernels_(&KernelsFor(isa)) {}
+
+void CpuAttention::SetPool(ThreadPool* pool) {
+  pool_ = pool;
+  if (limits_.max_rows > 0 && pool->num_threads() > scratch_threads_) {
+    const Status s = Reserve(limits_);
+    FS_CHECK(s.ok(), "there is memory for the scratch of more threads");
+  }
+}
+
+Status CpuAttention::Reserve(const OpLimits& wanted) {
+  OpLimits& l = limits_;
+  l.max_rows = std::max(l.max_rows, wanted.max_rows);
+  l.max_seqs = std::max(l.max_seqs, wanted.max_seqs);
+  l.max_blocks = std::max(l.max_blocks, wanted.max_blocks);
+  l.num_heads = std::max(l.num_heads, wanted.num_heads);
+  l.num_kv_heads = std::max(l.num_kv_heads, wanted.num_kv_heads);
+  l.head_dim = std::max(l.head_dim, wanted.head_dim);
+  l.block_tokens = std::max(l.block_tokens, wanted.block_tokens);
+  const int64_t padded = PaddedDim(l.head_dim);
+  const int64_t queries = std::max(kTileQueries, l.num_heads);
+  const int64_t tile = TileWork::Floats(queries, l.head_dim, padded, l.block_tokens);
+  // Selection: for each query of a group the scores of every token, then blocks, an order, and the query in 8 bits.
+  const int64_t tokens = static_cast<int64_t>(l.max_blocks) * l.block_tokens;
+  const int64_t select =
+      tokens * l.num_heads + 4 * static_cast<int64_t>(l.max_blocks) + l.num_heads * (padded + 64) + 64;
+  scratch_floats_ = static_cast<size_t>(RoundUp(std::max(tile, select), 16));
+  scratch_threads_ = pool_->num_threads();
+  FS_ASSIGN_OR_RETURN(scratch_, AllocateHost(scratch_floats_ * sizeof(float) * static_cast<size_t>(scratch_threads_)));
+  FS_ASSIGN_OR_RETURN(tiles_, AllocateHost(static_cast<size_t>(l.max_rows) * sizeof(Tile)));
+  const int64_t splits = tokens / kAttendSplitTokens + 2;
+  const int64_t partial_queries = std::max(kSplitQueries, l.num_heads);
+  FS_ASSIGN_OR_RETURN(partials_,
+                      AllocateHost(static_cast<size_t>(splits * partial_queries * (padded + 2)) * sizeof(float)));
+  return OkStatus();
+}
+
+size_t CpuAttention::KvPageBytes(const KvView& kv) const {
+  return static_cast<size_t>(kv.block_tokens) * static_cast<size_t>(kv.head_dim + PaddedDim(kv.head_dim)) *
+         static_cast<size_t>(ElemBytes(kv.dtype));
+}
+
+void CpuAttention::AppendKv(const AppendKvParams& p) {
+  const KvView& kv = p.kv;
+  const int d = kv.head_dim;
+  const int padded = PaddedDim(d);
+  const int64_t elem = ElemBytes(kv.dtype);
+  const auto append = [&](int64_t task, int) {
+    const int t = static_cast<int>(task / kv.num_kv_heads);
+    const int h = static_cast<int>(task % kv.num_kv_heads);
+    const int pos = p.rows.positions[t];
+    const int slot = pos % kv.block_tokens;
+    std::byte* page = KvPage(kv, PhysicalBlock(p.rows, p.rows.row_seq[t], pos / kv.block_tokens), h);
+    const float* k = p.k + t * p.stride + static_cast<int64_t>(h) * d;
+    const float* v = p.v + t * p.stride + static_cast<int64_t>(h) * d;
+    for (int i = 0; i < d; ++i) StoreKv(kv.dtype, page, static_cast<int64_t>(i) * kv.block_tokens + slot, k[i]);
+    std::byte* values = page + elem * d * kv.block_tokens + elem * slot * padded;
+    for (int i = 0; i < d; ++i) StoreKv(kv.dtype, values, i, v[i]);
+    for (int i = d; i < padded; ++i) StoreKv(kv.dtype, values, i, 0.0f);
+  };
+  const int64_t tasks = static_cast<int64_t>(p.rows.num_rows) * kv.num_kv_heads;
+  if (tasks < 64) {
+    for (int64_t i = 0; i < tasks; ++i) append(i, 0);
+    return;
+  }
+  // A range of rows a task: single rows are too small to hand out.
+  const int64_t groups = std::min<int64_t>(pool_->num_threads() * 4, p.rows.num_rows);
+  pool_->ParallelFor(groups, [&](int64_t g, int) {
+    const int64_t begin = tasks * g / groups;
+    const int64_t end = tasks * (g + 1) / groups;
+    for (int64_t i = begin; i < end; ++i) append(i, 0);
+  });
+}
+
+void CpuAttention::CopyBlock(const CopyBlockParams& p) {
+  for (int h = 0; h < p.kv.num_kv_heads; ++h) {
+    std::memcpy(KvPage(p.kv, p.to, h), KvPage(p.kv, p.from, h), p.kv.page_bytes);
+    if (p.summary.kind == SummaryKind::kNone) continue;
+    std::memcpy(SummaryPage(p.kv, p.summary, p.to, h), SummaryPage(p.kv, p.summary, p.from, h), p.summary.page_bytes);
+  }
+}
+
+int CpuAttention::NumTiles(const RowBatch& rows, int rows_per_tile, Tile* tiles) const {
+  int n = 0;
+  for (int t = 0; t < rows.num_rows;) {
+    int end = t + 1;
+    while (end < rows.num_rows && end - t < rows_per_tile && rows.row_seq[end] == rows.row_seq[t]) ++end;
+    tiles[n++] = {t, end - t};
+    t = end;
+  }
+  return n;
+}
+
+// Blocks [first_block, end_block) of one tile and KV head into work.total, max_ and sum_.
+void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int head, int first_block, int end_block,
+                                TileWork& work) const {
+  const KvView& kv = p.kv;
+  const int group = p.num_heads / kv.num_kv_heads;
+  const int d = kv.head_dim;
+  const int padded = PaddedDim(d);
+  const int block_tokens = kv.block_tokens;
+  const int queries = tile.num_rows * group;
+  const int64_t elem = ElemBytes(kv.dtype);
+  const auto product = kernels_->product[TypeIndex(kv.dtype)];
+  const int seq = p.rows.row_seq[tile.first_row];
+  constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
+
+  work.Reset(queries, padded);
+  for (int i = 0; i < queries; ++i) {
+    const int row = tile.first_row + i / group;
+    const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head * group + i % group) * d;
+    for (int j = 0; j < d; ++j) work.q[static_cast<int64_t>(i) * d + j] = q[j] * p.scale;
+  }
+  // The next block of a row's list at or after its place in it; a row without a list has every visible block.
+  const auto dense = [&](int row) {
+    return p.ids == nullptr || p.counts[static_cast<int64_t>(row) * kv.num_kv_heads + head] < 0;
+  };
+  const auto block_of = [&](int r) -> int32_t {
+    const int row = tile.first_row + r;
+    const int own = p.rows.positions[row] / block_tokens;
+    int32_t block;
+    if (dense(row)) {
+      block = work.next[r];
+    } else {
+      const int64_t at = static_cast<int64_t>(row) * kv.num_kv_heads + head;
+      if (work.next[r] >= p.counts[at]) return kEnd;
+      block = p.ids[at * p.max_selected + work.next[r]];
+    }
+    return block > own || block >= end_block ? kEnd : block;
+  };
+  for (int r = 0; r < tile.num_rows; ++r) {
+    work.next[r] = dense(tile.first_row + r) ? first_block : 0;
+    while (block_of(r) < first_block) ++work.next[r];
+  }
+
+  int split = first_block * block_tokens / kAttendSplitTokens;
+  const auto close_split = [&] {
+    for (int i = 0; i < queries; ++i) {
+      float* o = work.o + static_cast<int64_t>(i) * padded;
+      if (work.m[i] == kNone) continue;
+      MergePart(work.m[i], work.l[i], o, padded, &work.max_[i], &work.sum_[i],
+                work.total + static_cast<int64_t>(i) * padded);
+      work.m[i] = kNone;
+      work.l[i] = 0;
+      std::fill(o, o + padded, 0.0f);
+    }
+  };
+  for (;;) {
+    int32_t block = kEnd;
+    for (int r = 0; r < tile.num_rows; ++r) block = std::min(block, block_of(r));
+    if (block == kEnd) break;
+    if (block * block_tokens / kAttendSplitTokens != split) {
+      close_split();
+      split = block * block_tokens / kAttendSplitTokens;
+    }
+    int owners = 0;
+    int longest = 0;
+    for (int r = 0; r < tile.num_rows; ++r) {
+      if (block_of(r) != block) continue;
+      ++work.next[r];
+      const int visible = std::min(block_tokens, p.rows.positions[tile.first_row + r] - block * block_tokens + 1);
+      longest = std::max(longest, visible);
+      for (int g = 0; g < group; ++g, ++owners) {
+        work.owner[owners] = r * group + g;
+        work.visible[owners] = visible;
+      }
+    }
+    const std::byte* page = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
+    const int columns = static_cast<int>(RoundUp(longest, 16));
+    for (int i = 0; i < owners; ++i) {
+      work.a[i] = work.q + static_cast<int64_t>(work.owner[i]) * d;
+      work.c[i] = work.s + static_cast<int64_t>(i) * block_tokens;
+    }
+    product(work.a, work.c, owners, page, block_tokens, columns, d, false);
+    for (int i = 0; i < owners; ++i) {
+      const int q = work.owner[i];
+      float* o = work.o + static_cast<int64_t>(q) * padded;
+      const float keep = kernels_->softmax_block(work.c[i], work.visible[i], columns, &work.m[q], &work.l[q]);
+      if (keep != 1.0f) kernels_->scale(o, keep, padded);
+      work.a[i] = work.c[i];
+      work.c[i] = o;
+    }
+    product(work.a, work.c, owners, page + elem * d * block_tokens, padded, padded, longest, true);
+  }
+  close_split();
+}
+
+void CpuAttention::Attend(const AttendParams& p) {
+  const KvView& kv = p.kv;
+  const int group = p.num_heads / kv.num_kv_heads;
+  const int d = kv.head_dim;
+  const int padded = PaddedDim(d);
+  auto* tiles = tiles_.as<Tile>();
+  const int num_tiles = NumTiles(p.rows, std::max(1, kTileQueries / group), tiles);
+  const int64_t queries_max = std::max(kTileQueries, group);
+  const auto work_of = [&](int thread) { return TileWork(Scratch(thread), queries_max, d, padded, kv.block_tokens); };
+  const auto finish = [&](int row, int head, int g, const float* total, float sum) {
+    float* out = p.out + row * p.out_stride + static_cast<int64_t>(head * group + g) * d;
+    const float inverse = sum > 0 || std::isnan(sum) ? 1.0f / sum : 0.0f;
+    for (int j = 0; j < d; ++j) out[j] = total[j] * inverse;
+  };
+  int max_position = 0;
+  for (int t = 0; t < p.rows.num_rows; ++t) max_position = std::max(max_position, p.rows.positions[t]);
+  const int splits = max_position / kAttendSplitTokens + 1;
+  const int all_blocks = p.rows.max_blocks;
+  const int64_t queries = static_cast<int64_t>(p.rows.num_rows) * p.num_heads;
+  const int64_t tasks = static_cast<int64_t>(num_tiles) * kv.num_kv_heads;
+
+  // Many tiles, one thread or a short sequence: a task is a tile and walks all of its splits.
+  const bool split = queries <= std::max(kSplitQueries, limits_.num_heads) && splits > 1 && pool_->num_threads() > 1 &&
+                     tasks < 8 * pool_->num_threads();
+  if (!split) {
+    const auto run = [&](int64_t task, int thread) {
+      // The last tiles see the most blocks: start with them, so that the threads end together.
+      const Tile& tile = tiles[num_tiles - 1 - static_cast<int>(task / kv.num_kv_heads)];
+      const int head = static_cast<int>(task % kv.num_kv_heads);
+      TileWork work = work_of(thread);
+      AttendBlocks(p, tile, head, 0, all_blocks, work);
+      for (int i = 0; i < tile.num_rows * group; ++i) {
+        finish(tile.first_row + i / group, head, i % group, work.total + static_cast<int64_t>(i) * padded,
+               work.sum_[i]);
+      }
+    };
+    if (queries * (max_position + 1) < 4096) {
+      for (int64_t t = 0; t < tasks; ++t) run(t, 0);
+    } else {
+      pool_->ParallelFor(tasks, run);
+    }
+    return;
+  }
+
+  // A task is a tile and one split; its (max, sum, out) goes to partials [split][query of the batch].
+  const int64_t record = padded + 2;
+  auto* partials = partials_.as<float>();
+  const auto partial = [&](int s, int row, int head, int g) {
+    const int64_t q = static_cast<int64_t>(row) * p.num_heads + head * group + g;
+    return partials + (static_cast<int64_t>(s) * queries + q) * record;
+  };
+  const int blocks_per_split = kAttendSplitTokens / kv.block_tokens;
+  pool_->ParallelFor(tasks * splits, [&](int64_t task, int thread) {
+    const int s = static_cast<int>(task / tasks);
+    const Tile& tile = tiles[task % tasks / kv.num_kv_heads];
+    const int head = static_cast<int>(task % kv.num_kv_heads);
+    TileWork work = work_of(thread);
+    AttendBlocks(p, tile, head, s * blocks_per_split, (s + 1) * blocks_per_split, work);
+    for (int i = 0; i < tile.num_rows * group; ++i) {
+      float* out = partial(s, tile.first_row + i / group, head, i % group);
+      out[0] = work.max_[i];
+      out[1] = work.sum_[i];
+      std::copy_n(work.total + static_cast<int64_t>(i) * padded, padded, out + 2);
+    }
+  });
+  TileWork work = work_of(0);
+  for (int t = 0; t < p.rows.num_rows; ++t) {
+    for (int h = 0; h < p.num_heads; ++h) {
+      work.Reset(1, padded);
+      for (int s = 0; s < splits; ++s) {
+        const float* part = partial(s, t, h / group, h % group);
+        MergePart(part[0], part[1], part + 2, padded, &work.max_[0], &work.sum_[0], work.total);
+      }
+      finish(t, h / group, h % group, work.total, work.sum_[0]);
+    }
+  }
+}
+
+}  // namespace farsight

@@ -1,0 +1,263 @@
+// Key summaries and block selection.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ops/cpu/attention_kernels.h"
+#include "ops/cpu/attention_pages.h"
+#include "ops/cpu/cpu_attention.h"
+#include "ops/sketch.h"
+
+namespace farsight {
+namespace {
+
+// A block with its score, best first, ties to the lower id.
+struct Candidate {
+  float score;
+  int32_t block;
+};
+bool Before(const Candidate& a, const Candidate& b) {
+  return a.score != b.score ? a.score > b.score : a.block < b.block;
+}
+
+void PoolWindow(const SummariseParams& p, int seq, int head, int pos) {
+  const KvView& kv = p.kv;
+  const SummaryView& s = p.summary;
+  auto* page = reinterpret_cast<float*>(SummaryPage(kv, s, PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head));
+  float* out = page + static_cast<int64_t>(pos % kv.block_tokens / s.stride) * kv.head_dim;
+  for (int d = 0; d < kv.head_dim; ++d) out[d] = 0;
+  for (int u = pos + 1 - s.kernel; u <= pos;) {
+    const int block = u / kv.block_tokens;
+    const int end = std::min((block + 1) * kv.block_tokens, pos + 1);
+    const std::byte* keys = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
+    for (int d = 0; d < kv.head_dim; ++d) {
+      for (int t = u; t < end; ++t)
+        out[d] += LoadKv(kv.dtype, keys, static_cast<int64_t>(d) * kv.block_tokens + t % kv.block_tokens);
+    }
+    u = end;
+  }
+  for (int d = 0; d < kv.head_dim; ++d) out[d] /= static_cast<float>(s.kernel);
+}
+
+void WriteCodes(const SketchPage& page, int slot, int dim, int bits, const int8_t* codes) {
+  const int chunks = SketchChunks(dim, bits);
+  const int channels = 32 / bits;
+  uint8_t* octet = page.codes + static_cast<int64_t>(slot / 8) * chunks * 32 + slot % 8 * 4;
+  for (int c = 0; c < chunks; ++c) {
+    for (int i = 0; i < 4; ++i) {
+      uint32_t byte = 0;
+      for (int j = 0; j < 8 / bits; ++j) {
+        const int d = c * channels + 4 * j + i;
+        if (d < dim) byte |= static_cast<uint32_t>(codes[d]) << (j * bits);
+      }
+      octet[c * 32 + i] = static_cast<uint8_t>(byte);
+    }
+  }
+}
+
+void SketchPosition(const SummariseParams& p, int seq, int head, int pos) {
+  const KvView& kv = p.kv;
+  if (pos < kv.block_tokens - 1) return;  // the centre is not known before block 0 is full
+  const int32_t first = PhysicalBlock(p.rows, seq, 0);
+  float* centre = SketchPageAt(kv, p.summary, first, head).centre;
+  const int block = pos / kv.block_tokens;
+  const bool fixes_centre = pos == kv.block_tokens - 1;
+  const std::byte* keys = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
+  if (fixes_centre) {
+    for (int d = 0; d < kv.head_dim; ++d) {
+      float sum = 0;
+      for (int t = 1; t < kv.block_tokens; ++t)
+        sum += LoadKv(kv.dtype, keys, static_cast<int64_t>(d) * kv.block_tokens + t);
+      centre[d] = sum / static_cast<float>(kv.block_tokens - 1);
+    }
+  }
+  const SketchPage page = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, block), head);
+  const int slot_end = pos % kv.block_tokens;
+  for (int slot = fixes_centre ? 0 : slot_end; slot <= slot_end; ++slot) {
+    float x[256];
+    int8_t codes[256];
+    for (int d = 0; d < kv.head_dim; ++d)
+      x[d] = LoadKv(kv.dtype, keys, static_cast<int64_t>(d) * kv.block_tokens + slot) - centre[d];
+    page.scales[slot] = SketchToken(x, kv.head_dim, p.summary.bits, codes);
+    WriteCodes(page, slot, kv.head_dim, p.summary.bits, codes);
+  }
+}
+
+}  // namespace
+
+size_t CpuAttention::SummaryPageBytes(const KvView& kv, const SummaryView& s) const {
+  switch (s.kind) {
+    case SummaryKind::kNone:
+      return 0;
+    case SummaryKind::kPooledKeys:
+      return static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim) * sizeof(float);
+    case SummaryKind::kSketch:
+      return static_cast<size_t>(kv.head_dim + kv.block_tokens) * sizeof(float) +
+             static_cast<size_t>(kv.block_tokens) / 8 * static_cast<size_t>(SketchChunks(kv.head_dim, s.bits)) * 32;
+  }
+  return 0;
+}
+
+void CpuAttention::Summarise(const SummariseParams& p) {
+  if (p.summary.kind == SummaryKind::kNone) return;
+  const KvView& kv = p.kv;
+  // Rows of a sequence in order within a head: block 0's centre comes before the codes that need it.
+  const auto summarise = [&](int64_t head, int) {
+    for (int t = 0; t < p.rows.num_rows; ++t) {
+      const int pos = p.rows.positions[t];
+      const int seq = p.rows.row_seq[t];
+      if (p.summary.kind == SummaryKind::kSketch) {
+        SketchPosition(p, seq, static_cast<int>(head), pos);
+      } else if ((pos + 1) % p.summary.stride == 0 && pos + 1 >= p.summary.kernel) {
+        PoolWindow(p, seq, static_cast<int>(head), pos);
+      }
+    }
+  };
+  if (p.rows.num_rows < 16) {
+    for (int h = 0; h < kv.num_kv_heads; ++h) summarise(h, 0);
+  } else {
+    pool_->ParallelFor(kv.num_kv_heads, summarise);
+  }
+}
+
+// Block scores by pooled windows; scratch holds [G][windows], then [blocks].
+const float* CpuAttention::PooledScores(const SelectParams& p, int row, int head, float* scratch) const {
+  const KvView& kv = p.kv;
+  const SummaryView& s = p.summary;
+  const int pos = p.rows.positions[row];
+  const int seq = p.rows.row_seq[row];
+  const int group = p.num_heads / kv.num_kv_heads;
+  const int d = kv.head_dim;
+  const int num_blocks = pos / kv.block_tokens + 1;
+  const int per_block = kv.block_tokens / s.stride;
+  const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
+  const int windows = std::max(0, (pos + 1) / s.stride - skip);
+  float* scores = scratch + static_cast<int64_t>(group) * limits_.max_blocks * kv.block_tokens;
+  std::fill(scores, scores + num_blocks, 0.0f);
+  if (windows == 0) return scores;
+  float* z = scratch;
+  const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head) * group * d;
+  for (int block = 0; block < num_blocks; ++block) {
+    const auto* page = reinterpret_cast<const float*>(SummaryPage(kv, s, PhysicalBlock(p.rows, seq, block), head));
+    for (int e = 0; e < per_block; ++e) {
+      const int w = block * per_block + e - skip;
+      if (w < 0 || w >= windows) continue;
+      for (int g = 0; g < group; ++g) {
+        z[static_cast<int64_t>(g) * windows + w] =
+            p.scale * kernels_->dot(q + static_cast<int64_t>(g) * d, page + static_cast<int64_t>(e) * d, d);
+      }
+    }
+  }
+  for (int g = 0; g < group; ++g) {
+    float* row_z = z + static_cast<int64_t>(g) * windows;
+    const float inverse = 1.0f / kernels_->exp_sum(row_z, windows, kernels_->max(row_z, windows));
+    for (int w = 0; w < windows; ++w) z[w] = (g == 0 ? 0.0f : z[w]) + row_z[w] * inverse;  // g 0 normalises itself
+  }
+  for (int b = 0; b < num_blocks; ++b) {
+    const int first = std::max(per_block * b - skip, 0);
+    const int last = std::min(per_block * (b + 1) - 1, windows - 1);
+    for (int w = first; w <= last; ++w) scores[b] = std::max(scores[b], z[w]);
+  }
+  return scores;
+}
+
+// Block scores by token sketches; scratch as above with [G][tokens], and the queries in 8 bits behind.
+const float* CpuAttention::SketchScores(const SelectParams& p, int row, int head, float* scratch) const {
+  const KvView& kv = p.kv;
+  const int pos = p.rows.positions[row];
+  const int seq = p.rows.row_seq[row];
+  const int group = p.num_heads / kv.num_kv_heads;
+  const int d = kv.head_dim;
+  const int bits = p.summary.bits;
+  const int num_blocks = pos / kv.block_tokens + 1;
+  const int64_t stride = static_cast<int64_t>(num_blocks) * kv.block_tokens;
+  float* scores = scratch + static_cast<int64_t>(group) * limits_.max_blocks * kv.block_tokens;
+  std::fill(scores, scores + num_blocks, 0.0f);
+  if (pos < kv.block_tokens - 1) return scores;
+  const int chunks = SketchChunks(d, bits);
+  const int coded = chunks * 32 / bits;
+  auto* codes = reinterpret_cast<int8_t*>(scores + 4 * static_cast<int64_t>(limits_.max_blocks));
+  const float half = 0.5f * static_cast<float>((1 << bits) - 1);
+  for (int g0 = 0; g0 < group; g0 += kMaxSketchQueries) {
+    const int num = std::min(kMaxSketchQueries, group - g0);
+    SketchQuery queries[kMaxSketchQueries];
+    for (int i = 0; i < num; ++i) {
+      const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head * group + g0 + i) * d;
+      float top = 0;
+      for (int j = 0; j < d; ++j) top = std::max(top, std::fabs(q[j]));
+      const float inverse = top > 0 ? 127.0f / top : 0.0f;
+      int8_t* out = codes + static_cast<int64_t>(i) * coded;
+      int sum = 0;
+      for (int j = 0; j < coded; ++j) {
+        out[j] = j < d ? static_cast<int8_t>(std::lrintf(q[j] * inverse)) : int8_t{0};
+        sum += out[j];
+      }
+      queries[i] = {out, half * static_cast<float>(sum), p.scale * top / 127.0f, nullptr};
+    }
+    for (int block = 0; block < num_blocks; ++block) {
+      const SketchPage page = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, block), head);
+      for (int i = 0; i < num; ++i)
+        queries[i].out = scratch + (g0 + i) * stride + static_cast<int64_t>(block) * kv.block_tokens;
+      kernels_->sketch_scores(page.codes, page.scales, kv.block_tokens, chunks, bits, queries, num);
+    }
+  }
+  for (int g = 0; g < group; ++g) {
+    float* z = scratch + g * stride;
+    const float inverse = 1.0f / kernels_->exp_sum(z, pos + 1, kernels_->max(z, pos + 1));
+    for (int b = 0; b < num_blocks; ++b) {
+      const int n = std::min(kv.block_tokens, pos + 1 - b * kv.block_tokens);
+      scores[b] += inverse * kernels_->sum(z + static_cast<int64_t>(b) * kv.block_tokens, n);
+    }
+  }
+  return scores;
+}
+
+void CpuAttention::SelectRow(const SelectParams& p, int row, int head, float* scratch) const {
+  const KvView& kv = p.kv;
+  const int64_t at = static_cast<int64_t>(row) * kv.num_kv_heads + head;
+  if (p.row_sparse[row] == 0) {
+    p.counts[at] = -1;
+    return;
+  }
+  const int num_blocks = p.rows.positions[row] / kv.block_tokens + 1;
+  int32_t* ids = p.ids + at * p.top_k;
+  if (num_blocks <= p.top_k) {  // everything is chosen, whatever the scores
+    p.counts[at] = num_blocks;
+    for (int b = 0; b < num_blocks; ++b) ids[b] = b;
+    return;
+  }
+  const float* scores = p.summary.kind == SummaryKind::kSketch ? SketchScores(p, row, head, scratch)
+                                                               : PooledScores(p, row, head, scratch);
+  const int own = num_blocks - 1;
+  int n = 0;
+  // Forced blocks: the newest first, then the initial ones.
+  for (int b = own; b >= std::max(0, own - p.local_blocks) && n < p.top_k; --b) ids[n++] = b;
+  for (int b = 0; b < std::min(p.init_blocks, own - p.local_blocks) && n < p.top_k; ++b) ids[n++] = b;
+  if (n < p.top_k) {
+    auto* free = reinterpret_cast<Candidate*>(const_cast<float*>(scores) + limits_.max_blocks);
+    int num_free = 0;
+    for (int b = p.init_blocks; b < own - p.local_blocks; ++b) free[num_free++] = {scores[b], b};
+    const int want = std::min(p.top_k - n, num_free);
+    std::nth_element(free, free + want, free + num_free, Before);
+    for (int i = 0; i < want; ++i) ids[n++] = free[i].block;
+  }
+  std::sort(ids, ids + n);
+  p.counts[at] = n;
+}
+
+void CpuAttention::Select(const SelectParams& p) {
+  const int heads = p.kv.num_kv_heads;
+  const int64_t tasks = static_cast<int64_t>(p.rows.num_rows) * heads;
+  int64_t tokens = 0;
+  for (int t = 0; t < p.rows.num_rows; ++t) tokens += p.row_sparse[t] != 0 ? p.rows.positions[t] + 1 : 0;
+  const auto run = [&](int64_t task, int thread) {
+    SelectRow(p, static_cast<int>(task / heads), static_cast<int>(task % heads), Scratch(thread));
+  };
+  if (tokens * p.num_heads < 8192) {
+    for (int64_t t = 0; t < tasks; ++t) run(t, 0);
+  } else {
+    pool_->ParallelFor(tasks, run);
+  }
+}
+
+}  // namespace farsight
