@@ -86,6 +86,7 @@ struct Engine::Impl {
   EngineStats stats;
   Batch batch;
   StepResult result;
+  SamplerScratch scratch;
 
   Status Start();
   void TakeCachedPrefix(Job* job);
@@ -298,7 +299,7 @@ bool Engine::Impl::Observe(Job* job, const PlannedRows& rows, int first_row) {
 bool Engine::Impl::Emit(Job* job, std::span<const float> logits) {
   const SamplingParams& sampling = job->request.sampling;
   const auto position = static_cast<int64_t>(job->sequence.tokens.size());
-  const auto token = Sample(logits, sampling, job->sequence.tokens, position);
+  const auto token = Sample(logits, sampling, job->sequence.tokens, static_cast<uint64_t>(position), scratch);
   if (!token.ok()) {
     Finish(job, FinishReason::kError, token.status());
     return false;
@@ -309,7 +310,14 @@ bool Engine::Impl::Emit(Job* job, std::span<const float> logits) {
   }
   job->sequence.tokens.push_back(*token);
   job->completion.tokens.push_back(*token);
-  if (sampling.logprobs >= 0) job->completion.logprobs.push_back(LogprobsOf(logits, *token, sampling.logprobs));
+  if (sampling.top_logprobs >= 0) {
+    auto logprobs = Logprobs(logits, *token, sampling.top_logprobs, scratch);
+    if (!logprobs.ok()) {
+      Finish(job, FinishReason::kError, logprobs.status());
+      return false;
+    }
+    job->completion.logprobs.push_back(std::move(*logprobs));
+  }
   const std::string text = job->stops.Push(job->detokenizer.Push(*token));
   if (!Stream(job, *token, text, position)) {
     Finish(job, FinishReason::kCancelled);

@@ -121,15 +121,15 @@ StatusOr<std::vector<int32_t>> Model::ApplyChatTemplate(std::span<const ChatMess
     return Unimplemented("the model '" + impl_->info.path + "' has no chat template that can be used");
   }
   const Tokenizer& t = *impl_->tokenizer;
-  ChatTemplate::Options options;
+  ChatTemplateOptions options;
   if (t.bos() >= 0) options.bos_token = t.TokenBytes(t.bos());
   if (t.eos() >= 0) options.eos_token = t.TokenBytes(t.eos());
-  std::vector<ChatTemplate::Message> turns;
+  std::vector<ChatTurn> turns;
   for (const auto& m : messages) turns.push_back({m.role, m.content});
   FS_ASSIGN_OR_RETURN(const auto pieces, impl_->chat_template->Render(turns, options));
   std::vector<int32_t> ids;
   for (const auto& piece : pieces) {
-    const auto part = t.Encode(piece.text, {.add_bos = false, .parse_control = !piece.from_user});
+    const auto part = t.Encode(piece.text, {.add_bos = false, .parse_control = !piece.is_user_text});
     ids.insert(ids.end(), part.begin(), part.end());
   }
   if (t.add_bos() && (ids.empty() || ids[0] != t.bos())) ids.insert(ids.begin(), t.bos());

@@ -1,0 +1,353 @@
+// Cache, summaries, selection and attention of the CPU backend: against the reference, and against themselves in every
+// shape a row can be computed in.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "ops/cpu/cpu_backend.h"
+#include "ops/ref/ref_backend.h"
+
+namespace farsight {
+namespace {
+
+std::vector<Isa> Isas() {
+  std::vector<Isa> out;
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (IsaAvailable(isa)) out.push_back(isa);
+  }
+  return out;
+}
+
+struct Shape {
+  int heads = 9, kv_heads = 3, dim = 64, block = 64;
+  DType dtype = DType::kF32;
+  SummaryView summary = {};
+};
+
+// One layer's cache on one backend, with several sequences in permuted physical blocks.
+template <typename B>
+class Layer {
+ public:
+  Layer(B& backend, const Shape& s, std::vector<int> lengths, int max_blocks = 0)
+      : b_(backend), s_(s), lengths_(lengths) {
+    for (const int n : lengths) max_blocks_ = std::max(max_blocks_, (n + s.block - 1) / s.block);
+    max_blocks_ = std::max(max_blocks_, max_blocks);
+    const int physical = max_blocks_ * static_cast<int>(lengths.size());
+    kv.dtype = s.dtype;
+    kv.block_tokens = s.block;
+    kv.num_kv_heads = s.kv_heads;
+    kv.head_dim = s.dim;
+    kv.page_bytes = b_.KvPageBytes(kv);
+    summary = s.summary;
+    summary.page_bytes = b_.SummaryPageBytes(kv, summary);
+    const auto pages = static_cast<size_t>(physical * s.kv_heads);
+    pages_ = b_.Allocate(pages * kv.page_bytes).value();
+    summaries_ = b_.Allocate(pages * summary.page_bytes + 64).value();
+    kv.pages = pages_.data();
+    summary.pages = summaries_.data();
+    std::vector<int32_t> order(static_cast<size_t>(physical));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(5));
+    table_ = order;
+    OpLimits l;
+    l.max_rows = 4096;
+    l.max_seqs = static_cast<int>(lengths.size());
+    l.max_blocks = max_blocks_;
+    l.max_width = 64;
+    l.num_heads = s.heads;
+    l.num_kv_heads = s.kv_heads;
+    l.head_dim = s.dim;
+    l.block_tokens = s.block;
+    EXPECT_TRUE(b_.Reserve(l).ok());
+  }
+
+  // Rows [from, to) of sequence `seq`, appended to the batch at hand.
+  void AddRows(int seq, int from, int to) {
+    for (int p = from; p < to; ++p) {
+      positions_.push_back(p);
+      row_seq_.push_back(seq);
+      sparse_.push_back(1);
+    }
+  }
+  void Clear() {
+    positions_.clear();
+    row_seq_.clear();
+    sparse_.clear();
+  }
+  RowBatch Rows() const {
+    return {static_cast<int>(positions_.size()),
+            static_cast<int>(lengths_.size()),
+            max_blocks_,
+            nullptr,
+            positions_.data(),
+            row_seq_.data(),
+            table_.data()};
+  }
+  // Keys, values and queries are functions of (sequence, position), so that any batch shows the same data.
+  std::vector<float> Values(int width, uint32_t salt) const {
+    std::vector<float> out;
+    for (size_t t = 0; t < positions_.size(); ++t) {
+      std::mt19937 rng(salt + 7919u * static_cast<uint32_t>(row_seq_[t]) +
+                       104729u * static_cast<uint32_t>(positions_[t]));
+      std::normal_distribution<float> normal;
+      for (int i = 0; i < width; ++i) out.push_back(normal(rng) * (i % 7 == 0 ? 2.0f : 1.0f));
+    }
+    return out;
+  }
+  void Append() {
+    const int width = s_.kv_heads * s_.dim;
+    const auto k = Values(width, 1);
+    const auto v = Values(width, 2);
+    b_.AppendKv({Rows(), k.data(), v.data(), width, kv});
+    b_.Summarise({Rows(), kv, summary});
+  }
+  SelectParams Selection(const std::vector<float>& q, int top_k, std::vector<int32_t>* ids,
+                         std::vector<int32_t>* counts) {
+    ids->assign(positions_.size() * static_cast<size_t>(s_.kv_heads * top_k), 0x7f7f7f7f);
+    counts->assign(positions_.size() * static_cast<size_t>(s_.kv_heads), 0x7f7f7f7f);
+    SelectParams p;
+    p.rows = Rows();
+    p.q = q.data();
+    p.row_sparse = sparse_.data();
+    p.q_stride = s_.heads * s_.dim;
+    p.num_heads = s_.heads;
+    p.scale = Scale();
+    p.kv = kv;
+    p.summary = summary;
+    p.top_k = top_k;
+    p.init_blocks = 1;
+    p.local_blocks = 2;
+    p.ids = ids->data();
+    p.counts = counts->data();
+    return p;
+  }
+  std::vector<float> Attend(const std::vector<int32_t>* ids, const std::vector<int32_t>* counts, int top_k) {
+    const auto q = Values(s_.heads * s_.dim, 3);
+    std::vector<float> out(q.size(), -1.0f);
+    AttendParams p;
+    p.rows = Rows();
+    p.q = q.data();
+    p.out = out.data();
+    p.q_stride = p.out_stride = s_.heads * s_.dim;
+    p.num_heads = s_.heads;
+    p.scale = Scale();
+    p.kv = kv;
+    if (ids != nullptr) {
+      p.ids = ids->data();
+      p.counts = counts->data();
+      p.max_selected = top_k;
+    }
+    b_.Attend(p);
+    return out;
+  }
+  std::vector<float> SelectAndAttend(int top_k) {
+    std::vector<int32_t> ids;
+    std::vector<int32_t> counts;
+    const auto q = Values(s_.heads * s_.dim, 3);
+    b_.Select(Selection(q, top_k, &ids, &counts));
+    return Attend(&ids, &counts, top_k);
+  }
+  float Scale() const { return static_cast<float>(1 / std::sqrt(static_cast<double>(s_.dim))); }
+
+  KvView kv;
+  SummaryView summary;
+
+ private:
+  B& b_;
+  Shape s_;
+  std::vector<int> lengths_;
+  int max_blocks_ = 0;
+  Buffer pages_, summaries_;
+  std::vector<int32_t> table_, positions_, row_seq_;
+  std::vector<uint8_t> sparse_;
+};
+
+double MaxError(const std::vector<float>& a, const std::vector<float>& b) {
+  double worst = 0;
+  EXPECT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::fabs(static_cast<double>(a[i]) - b[i]));
+  return worst;
+}
+
+SummaryView Pooled() { return {nullptr, 0, SummaryKind::kPooledKeys, 32, 16, 2}; }
+SummaryView Sketch(int bits) { return {nullptr, 0, SummaryKind::kSketch, 32, 16, bits}; }
+
+class AttentionTest : public ::testing::TestWithParam<Isa> {
+ protected:
+  std::unique_ptr<CpuBackend> Cpu(int threads = 2) { return CpuBackend::Create(threads, GetParam()).value(); }
+};
+
+TEST_P(AttentionTest, MatchesTheReferenceForEveryShape) {
+  std::vector<Shape> shapes;
+  for (const DType t : {DType::kF32, DType::kF16, DType::kBF16}) shapes.push_back({9, 3, 64, 64, t, {}});
+  for (const int g : {1, 2, 4, 7, 8, 16}) shapes.push_back({2 * g, 2, 64, 64, DType::kF16, {}});
+  for (const int d : {8, 72, 80, 96, 128, 256}) shapes.push_back({4, 2, d, 64, DType::kF16, {}});
+  for (const int b : {16, 32, 128, 256}) shapes.push_back({3, 1, 64, b, DType::kF16, {}});
+  auto cpu = Cpu();
+  RefBackend ref;
+  for (const Shape& s : shapes) {
+    const std::vector<int> lengths = {1, 64, 65, 300};
+    Layer<CpuBackend> a(*cpu, s, lengths);
+    Layer<RefBackend> b(ref, s, lengths);
+    const auto all = [&](auto& layer) {
+      for (int q = 0; q < 4; ++q) layer.AddRows(q, 0, lengths[static_cast<size_t>(q)]);
+      layer.Append();
+      return layer.Attend(nullptr, nullptr, 0);
+    };
+    EXPECT_LT(MaxError(all(a), all(b)), 2e-5) << "heads " << s.heads << "/" << s.kv_heads << " dim " << s.dim
+                                              << " block " << s.block << " type " << InfoOf(s.dtype).name;
+  }
+}
+
+TEST_P(AttentionTest, ARowDoesNotDependOnChunksBatchesOrThreads) {
+  const Shape s{6, 2, 64, 64, DType::kF16, Pooled()};
+  const std::vector<int> lengths = {1500, 200};
+  const auto cpu = Cpu();
+  Layer<CpuBackend> whole(*cpu, s, lengths);
+  whole.AddRows(0, 0, 1500);
+  whole.Append();
+  const auto dense = whole.Attend(nullptr, nullptr, 0);
+  const auto sparse = whole.SelectAndAttend(9);
+  for (const int threads : {1, 3}) {
+    for (const int chunk : {1, 2, 3, 5, 8, 17, 64, 700}) {
+      auto other = Cpu(threads);
+      Layer<CpuBackend> layer(*other, s, lengths);
+      const int first = chunk < 8 ? 1400 : 0;  // small chunks over a cache that is there already
+      if (first > 0) {
+        layer.AddRows(0, 0, first);
+        layer.Append();
+        layer.Clear();
+      }
+      const size_t width = 6 * 64;
+      for (int at = first; at < 1500; at += chunk) {
+        layer.Clear();
+        layer.AddRows(1, at / 10, at / 10 + 1);  // another sequence beside it
+        layer.AddRows(0, at, std::min(1500, at + chunk));
+        layer.Append();
+        const auto d = layer.Attend(nullptr, nullptr, 0);
+        const auto sp = layer.SelectAndAttend(9);
+        const size_t bytes = (d.size() - width) * sizeof(float);
+        ASSERT_EQ(std::memcmp(d.data() + width, dense.data() + static_cast<size_t>(at) * width, bytes), 0)
+            << chunk << " at " << at;
+        ASSERT_EQ(std::memcmp(sp.data() + width, sparse.data() + static_cast<size_t>(at) * width, bytes), 0)
+            << chunk << " at " << at;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, AListOfAllBlocksEqualsNoListBitForBit) {
+  const Shape s{9, 3, 64, 64, DType::kF16, Sketch(2)};
+  auto cpu = Cpu();
+  Layer<CpuBackend> layer(*cpu, s, {2100});
+  layer.AddRows(0, 0, 2100);
+  layer.Append();
+  const auto dense = layer.Attend(nullptr, nullptr, 0);
+  EXPECT_EQ(layer.SelectAndAttend(33), dense);
+  layer.Clear();
+  layer.AddRows(0, 2099, 2100);
+  const auto last = layer.SelectAndAttend(33);
+  EXPECT_TRUE(std::equal(last.begin(), last.end(), dense.end() - static_cast<std::ptrdiff_t>(last.size())));
+  EXPECT_NE(layer.SelectAndAttend(8), last);
+}
+
+TEST_P(AttentionTest, AnEmptyListGivesZeros) {
+  const Shape s{2, 1, 64, 64, DType::kF16, {}};
+  auto cpu = Cpu();
+  Layer<CpuBackend> layer(*cpu, s, {10});
+  layer.AddRows(0, 0, 10);
+  layer.Append();
+  const std::vector<int32_t> ids(40, 0x7f7f7f7f);
+  const std::vector<int32_t> counts(10, 0);
+  for (const float x : layer.Attend(&ids, &counts, 4)) EXPECT_EQ(x, 0.0f);
+}
+
+TEST_P(AttentionTest, SelectionMatchesTheReferenceUpToNearTies) {
+  for (const auto& [summary, tolerance] : std::vector<std::pair<SummaryView, double>>{
+           {Pooled(), 1e-5}, {Sketch(1), 0.02}, {Sketch(2), 0.02}, {Sketch(4), 0.02}}) {
+    for (const int dim : {8, 64, 80}) {
+      const Shape s{6, 2, dim, 64, DType::kF16, summary};
+      auto cpu = Cpu();
+      RefBackend ref;
+      Layer<CpuBackend> a(*cpu, s, {1500});
+      Layer<RefBackend> b(ref, s, {1500});
+      std::vector<int32_t> ids_a, counts_a, ids_b, counts_b;
+      a.AddRows(0, 0, 1500);
+      b.AddRows(0, 0, 1500);
+      a.Append();
+      b.Append();
+      const auto q = a.Values(6 * dim, 3);
+      cpu->Select(a.Selection(q, 9, &ids_a, &counts_a));
+      const SelectParams reference = b.Selection(q, 9, &ids_b, &counts_b);
+      for (int row : {0, 63, 64, 500, 640, 703, 1000, 1499}) {
+        for (int h = 0; h < 2; ++h) {
+          const auto scores = ref.BlockScores(reference, row, h);
+          const auto want = RefBackend::PickBlocks(scores, 9, 1, 2);
+          const size_t at = static_cast<size_t>(row * 2 + h);
+          ASSERT_EQ(counts_a[at], static_cast<int32_t>(want.size()));
+          const std::vector<int32_t> got(ids_a.begin() + static_cast<std::ptrdiff_t>(at * 9),
+                                         ids_a.begin() + static_cast<std::ptrdiff_t>(at * 9 + want.size()));
+          EXPECT_TRUE(std::is_sorted(got.begin(), got.end()));
+          // Whatever differs must be within the tolerance of the weakest chosen block.
+          double weakest = 1e9;
+          for (const int32_t id : want) weakest = std::min(weakest, scores[static_cast<size_t>(id)]);
+          double total = 0;
+          for (const double x : scores) total += x;
+          for (const int32_t id : got) {
+            if (std::find(want.begin(), want.end(), id) == want.end()) {
+              EXPECT_GT(scores[static_cast<size_t>(id)], weakest - tolerance * total)
+                  << "row " << row << " block " << id;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, EqualScoresGoToTheLowerIdAndForcedBlocksStay) {
+  const Shape s{2, 1, 64, 64, DType::kF16, Sketch(2)};
+  auto cpu = Cpu();
+  Layer<CpuBackend> layer(*cpu, s, {640});
+  layer.AddRows(0, 0, 640);
+  layer.Append();
+  layer.Clear();
+  layer.AddRows(0, 639, 640);
+  std::vector<int32_t> ids, counts;
+  const std::vector<float> zero(2 * 64, 0.0f);  // every token scores the same
+  cpu->Select(layer.Selection(zero, 5, &ids, &counts));
+  EXPECT_EQ(ids, (std::vector<int32_t>{0, 1, 7, 8, 9}));
+  cpu->Select(layer.Selection(zero, 2, &ids, &counts));
+  EXPECT_EQ(ids, (std::vector<int32_t>{8, 9})) << "a budget below the forced blocks keeps the newest";
+}
+
+TEST_P(AttentionTest, TruncatingAndAppendingAgainEqualsFresh) {
+  for (const SummaryView& summary : {Pooled(), Sketch(2)}) {
+    const Shape s{3, 1, 64, 64, DType::kF16, summary};
+    auto cpu = Cpu();
+    Layer<CpuBackend> fresh(*cpu, s, {400});
+    fresh.AddRows(0, 0, 400);
+    fresh.Append();
+    for (const int keep : {1, 15, 16, 31, 32, 63, 64, 65, 128, 300}) {
+      Layer<CpuBackend> other(*cpu, s, {400});
+      other.AddRows(0, 0, 399);
+      other.Append();
+      other.Clear();
+      other.AddRows(0, keep, 400);  // the tail is written again over what was there
+      other.Append();
+      const size_t pages = 7;
+      EXPECT_EQ(std::memcmp(other.summary.pages, fresh.summary.pages, pages * fresh.summary.page_bytes), 0) << keep;
+      EXPECT_EQ(std::memcmp(other.kv.pages, fresh.kv.pages, pages * fresh.kv.page_bytes), 0) << keep;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, ::testing::ValuesIn(Isas()),
+                         [](const auto& tested) { return std::string(IsaName(tested.param)); });
+
+}  // namespace
+}  // namespace farsight
