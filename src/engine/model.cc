@@ -6,9 +6,12 @@
 #include "engine/model_impl.h"
 #include "io/env.h"
 #include "io/gguf.h"
+#include "io/safetensors.h"
 
 namespace farsight {
 namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
 // Processors this process may run on, which in a container is fewer than the machine has.
 int AvailableProcessors() {
@@ -75,28 +78,39 @@ StatusOr<std::shared_ptr<Model>> Model::Load(const std::string& path, const Mode
                            std::to_string(options.threads));
   }
   if (!FileExists(path)) return NotFound("there is no model at '" + path + "'");
-  if (IsDirectory(path)) {
-    return Unimplemented("'" + path + "' is a directory; a GGUF file was expected");
-  }
-  FS_ASSIGN_OR_RETURN(const auto file, OpenGguf(path));
   auto m = std::make_unique<Impl>();
-  FS_ASSIGN_OR_RETURN(m->config, ConfigFromGguf(*file));
-  FS_ASSIGN_OR_RETURN(m->tokenizer, TokenizerFromGguf(*file));
-  if (m->tokenizer->vocab_size() != m->config.vocab) {
+  std::string chat_template;
+  const bool directory = IsDirectory(path);
+  std::shared_ptr<const ModelFile> file;
+  if (directory) {
+    FS_ASSIGN_OR_RETURN(const std::string config, ReadFileToString(path + "/config.json", kMaxConfigBytes));
+    FS_ASSIGN_OR_RETURN(m->config, ConfigFromJson(config, path + "/config.json"));
+    FS_ASSIGN_OR_RETURN(auto read, TokenizerFromDirectory(path));
+    m->tokenizer = std::move(read.tokenizer);
+    chat_template = std::move(read.chat_template);
+    FS_ASSIGN_OR_RETURN(file, OpenSafetensors(path));
+  } else {
+    FS_ASSIGN_OR_RETURN(file, OpenGguf(path));
+    FS_ASSIGN_OR_RETURN(m->config, ConfigFromGguf(*file));
+    FS_ASSIGN_OR_RETURN(m->tokenizer, TokenizerFromGguf(*file));
+    FS_ASSIGN_OR_RETURN(chat_template, file->OptString("tokenizer.chat_template", ""));
+  }
+  // Embeddings are often padded past the vocabulary; the other way round a token would have no embedding.
+  if (m->tokenizer->vocab_size() > m->config.vocab) {
     return DataLoss("'" + path + "' has " + std::to_string(m->tokenizer->vocab_size()) + " tokens but embeddings for " +
                     std::to_string(m->config.vocab));
   }
-  FS_ASSIGN_OR_RETURN(const std::string text, file->OptString("tokenizer.chat_template", ""));
-  if (!text.empty()) {
+  if (!chat_template.empty()) {
     // A template outside our subset leaves a model that still completes text.
-    auto parsed = ChatTemplate::Parse(text);
+    auto parsed = ChatTemplate::Parse(chat_template);
     if (parsed.ok()) m->chat_template = std::move(parsed).value();
   }
+  const WeightNames names = directory ? WeightNames::kHuggingFace : WeightNames::kGguf;
   if (options.reference) {
-    FS_ASSIGN_OR_RETURN(m->loaded, LoadOnReference(*file, m->config, WeightNames::kGguf));
+    FS_ASSIGN_OR_RETURN(m->loaded, LoadOnReference(*file, m->config, names));
   } else {
     const int threads = options.threads > 0 ? options.threads : AvailableProcessors();
-    FS_ASSIGN_OR_RETURN(m->loaded, LoadOnCpu(*file, m->config, WeightNames::kGguf, threads, options.isa));
+    FS_ASSIGN_OR_RETURN(m->loaded, LoadOnCpu(*file, m->config, names, threads, options.isa));
   }
   Describe(*file, m.get());
   return std::shared_ptr<Model>(new Model(std::move(m)));
