@@ -7,20 +7,33 @@
 namespace farsight {
 namespace {
 
-enum Class : uint8_t { kLetter, kNumber, kSpace, kOther, kEnd };
+// The class at a place, or the end of the text.
+enum Class : uint8_t { kOther, kLetter, kNumber, kSpace, kEnd };
+static_assert(kLetter == static_cast<uint8_t>(CharClass::kLetter) && kSpace == static_cast<uint8_t>(CharClass::kSpace));
+
+struct AsciiClasses {
+  Class of[128] = {};
+  constexpr AsciiClasses() {
+    for (int c = 'a'; c <= 'z'; ++c) of[c] = of[c - 32] = kLetter;
+    for (int c = '0'; c <= '9'; ++c) of[c] = kNumber;
+    for (int c = 9; c <= 13; ++c) of[c] = kSpace;
+    of[static_cast<int>(' ')] = kSpace;
+  }
+};
+constexpr AsciiClasses kAscii;
 
 struct Cursor {
   std::string_view text;
 
-  Class At(size_t i, size_t* size = nullptr, uint32_t* code = nullptr) const {
+  Class At(size_t i, size_t* size = nullptr) const {
     if (i >= text.size()) return kEnd;
+    if (const auto byte = static_cast<uint8_t>(text[i]); byte < 128) {
+      if (size != nullptr) *size = 1;
+      return kAscii.of[byte];
+    }
     const Utf8Char c = DecodeUtf8(text, i);
     if (size != nullptr) *size = c.size;
-    if (code != nullptr) *code = c.code;
-    if (!c.valid) return kOther;
-    if (IsLetter(c.code)) return kLetter;
-    if (IsNumber(c.code)) return kNumber;
-    return IsWhitespace(c.code) ? kSpace : kOther;
+    return c.valid ? static_cast<Class>(ClassOf(c.code)) : kOther;
   }
   // End of the run of class `wanted` that starts at i, of at most `limit` characters.
   size_t RunEnd(size_t i, Class wanted, int limit = -1) const {
@@ -151,7 +164,7 @@ void SplitText(PreTokenizer rule, std::string_view text, std::vector<std::string
   size_t start = 0;
   for (size_t i = 0; i < text.size();) {
     const Utf8Char c = DecodeUtf8(text, i);
-    if (c.valid && IsNumber(c.code)) {
+    if (c.valid && ClassOf(c.code) == CharClass::kNumber) {
       SplitWith(PreTokenizer::kGpt2, text.substr(start, i - start), pieces);
       pieces->push_back(text.substr(i, c.size));
       start = i + c.size;

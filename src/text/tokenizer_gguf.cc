@@ -3,6 +3,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "text/byte_alphabet.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -19,34 +20,6 @@ StatusOr<const std::vector<T>*> Array(const ModelFile& file, const std::string& 
   const auto* v = std::get_if<std::vector<T>>(&it->second);
   if (v == nullptr) return DataLoss("metadata key '" + key + "' of '" + file.path() + "' has the wrong type");
   return v;
-}
-
-// Byte-level vocabularies write each byte as a printable character: the printable Latin-1 characters as themselves, the
-// others as U+0100 and up, in order.
-std::unordered_map<uint32_t, char> ByteAlphabet() {
-  std::unordered_map<uint32_t, char> out;
-  uint32_t next = 0x100;
-  for (uint32_t b = 0; b < 256; ++b) {
-    const bool printable = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || (b >= 0xae);
-    out.emplace(printable ? b : next++, static_cast<char>(b));
-  }
-  return out;
-}
-
-// Characters outside the alphabet stay as they are (control tokens are written plainly).
-std::string FromByteAlphabet(const std::unordered_map<uint32_t, char>& alphabet, std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size();) {
-    const Utf8Char c = DecodeUtf8(text, i);
-    const auto it = c.valid ? alphabet.find(c.code) : alphabet.end();
-    if (it != alphabet.end()) {
-      out.push_back(it->second);
-    } else {
-      out.append(text.substr(i, c.size));
-    }
-    i += c.size;
-  }
-  return out;
 }
 
 TokenType TypeOf(int64_t gguf_type) {
@@ -66,16 +39,29 @@ TokenType TypeOf(int64_t gguf_type) {
   }
 }
 
-Status ReadMerges(const ModelFile& file, const std::unordered_map<uint32_t, char>& alphabet, Tokenizer::Spec* spec) {
+Status ReadMerges(const ModelFile& file, const ByteAlphabet& alphabet, Tokenizer::Spec* spec) {
   FS_ASSIGN_OR_RETURN(const auto* merges, Array<std::string>(file, "tokenizer.ggml.merges"));
-  if (merges->size() > spec->tokens.size() * 4)
+  if (merges->size() > spec->tokens.size() * 4) {
     return DataLoss("the tokenizer has more merges than its vocabulary explains");
+  }
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (size_t i = 0; i < spec->tokens.size(); ++i) {
+    if (spec->types[i] == TokenType::kNormal || spec->types[i] == TokenType::kUserDefined) {
+      ids.emplace(spec->tokens[i], static_cast<int32_t>(i));
+    }
+  }
   for (const std::string& m : *merges) {
     const size_t space = m.find(' ', 1);  // a merge is never empty on the left
-    if (space == std::string::npos)
+    if (space == std::string::npos) {
       return DataLoss("the tokenizer merge '" + ReplaceInvalidUtf8(m) + "' is not a pair");
-    spec->merges.emplace_back(FromByteAlphabet(alphabet, std::string_view(m).substr(0, space)),
-                              FromByteAlphabet(alphabet, std::string_view(m).substr(space + 1)));
+    }
+    const auto left = ids.find(alphabet.ToBytes(std::string_view(m).substr(0, space)));
+    const auto right = ids.find(alphabet.ToBytes(std::string_view(m).substr(space + 1)));
+    if (left == ids.end() || right == ids.end()) {
+      return DataLoss("the tokenizer merge '" + ReplaceInvalidUtf8(m) +
+                      "' names a token that is not in the vocabulary");
+    }
+    spec->merges.emplace_back(left->second, right->second);
   }
   return OkStatus();
 }
@@ -99,16 +85,6 @@ Status ReadSpecialIds(const ModelFile& file, Tokenizer::Spec* spec) {
   for (const int32_t id : {spec->eos, eot}) {
     if (id >= 0) spec->end_tokens.push_back(id);
   }
-  // Chat models end a turn with a token of their own, which many files do not name in their metadata.
-  for (const char* name : {"<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<|end|>"}) {
-    const auto it = std::find(spec->tokens.begin(), spec->tokens.end(), name);
-    if (it == spec->tokens.end()) continue;
-    const auto id = static_cast<int32_t>(it - spec->tokens.begin());
-    if (spec->types[static_cast<size_t>(id)] == TokenType::kControl &&
-        std::find(spec->end_tokens.begin(), spec->end_tokens.end(), id) == spec->end_tokens.end()) {
-      spec->end_tokens.push_back(id);
-    }
-  }
   return OkStatus();
 }
 
@@ -120,7 +96,7 @@ StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const ModelFile& file) {
   FS_ASSIGN_OR_RETURN(const auto* tokens, Array<std::string>(file, "tokenizer.ggml.tokens"));
   const bool byte_level = model == "gpt2";
   if (!byte_level && model != "llama") {
-    return Unimplemented("the tokenizer '" + model + "' of '" + file.path() +
+    return Unimplemented("the tokenizer '" + ReplaceInvalidUtf8(model) + "' of '" + file.path() +
                          "' is not supported (gpt2 and llama are)");
   }
   spec.types.assign(tokens->size(), TokenType::kNormal);
@@ -133,12 +109,12 @@ StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const ModelFile& file) {
     for (size_t i = 0; i < types->size(); ++i) spec.types[i] = TypeOf((*types)[i]);
   }
   if (byte_level) {
-    const auto alphabet = ByteAlphabet();
+    const ByteAlphabet alphabet;
     spec.kind = Tokenizer::Spec::Kind::kByteLevel;
-    FS_ASSIGN_OR_RETURN(const std::string pre, file.OptString("tokenizer.ggml.pre", ""));
+    FS_ASSIGN_OR_RETURN(const std::string pre, file.OptString("tokenizer.ggml.pre", "(none)"));
     const auto rule = PreTokenizerByName(pre);
     if (!rule) {
-      return Unimplemented("the pre-tokenizer '" + pre + "' of '" + file.path() +
+      return Unimplemented("the pre-tokenizer '" + ReplaceInvalidUtf8(pre) + "' of '" + file.path() +
                            "' is not supported (gpt-2, smollm, llama-bpe and qwen2 are)");
     }
     spec.pre = *rule;
@@ -146,7 +122,7 @@ StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const ModelFile& file) {
     spec.ignore_merges = *rule == PreTokenizer::kLlama3;
     for (size_t i = 0; i < tokens->size(); ++i) {
       const bool plain = spec.types[i] == TokenType::kNormal;
-      spec.tokens.push_back(plain ? FromByteAlphabet(alphabet, (*tokens)[i]) : (*tokens)[i]);
+      spec.tokens.push_back(plain ? alphabet.ToBytes((*tokens)[i]) : (*tokens)[i]);
     }
     FS_RETURN_IF_ERROR(ReadMerges(file, alphabet, &spec));
     FS_ASSIGN_OR_RETURN(spec.add_bos, file.OptBool("tokenizer.ggml.add_bos_token", *rule == PreTokenizer::kLlama3));
@@ -159,9 +135,11 @@ StatusOr<std::unique_ptr<Tokenizer>> TokenizerFromGguf(const ModelFile& file) {
       if (!std::isfinite(s)) return DataLoss("a score of the tokenizer is not finite");
       spec.scores.push_back(static_cast<float>(s));
     }
-    FS_ASSIGN_OR_RETURN(spec.space_prefix, file.OptBool("tokenizer.ggml.add_space_prefix", true));
+    FS_ASSIGN_OR_RETURN(const bool prefix, file.OptBool("tokenizer.ggml.add_space_prefix", true));
+    spec.space_prefix = prefix ? Tokenizer::Spec::SpacePrefix::kEach : Tokenizer::Spec::SpacePrefix::kNever;
     FS_ASSIGN_OR_RETURN(spec.add_bos, file.OptBool("tokenizer.ggml.add_bos_token", true));
   }
+  FS_ASSIGN_OR_RETURN(spec.add_eos, file.OptBool("tokenizer.ggml.add_eos_token", false));
   FS_RETURN_IF_ERROR(ReadSpecialIds(file, &spec));
   return Tokenizer::Build(std::move(spec));
 }

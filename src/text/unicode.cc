@@ -8,16 +8,7 @@
 namespace farsight {
 namespace {
 
-struct Range {
-  uint32_t first, last;
-};
 #include "text/unicode_tables.inc"
-
-template <size_t N>
-bool Contains(const Range (&table)[N], uint32_t code) {
-  const Range* it = std::upper_bound(table, table + N, code, [](uint32_t c, const Range& r) { return c < r.first; });
-  return it != table && code <= (it - 1)->last;
-}
 
 uint8_t ByteAt(std::string_view s, size_t i) { return static_cast<uint8_t>(s[i]); }
 
@@ -104,28 +95,23 @@ std::string ReplaceInvalidUtf8(std::string_view text) {
     const Utf8Char c = DecodeUtf8(text, i);
     if (c.valid) {
       out.append(text.substr(i, c.size));
-    } else {
-      out.append("\xef\xbf\xbd");
+      i += c.size;
+      continue;
     }
-    i += c.size;
+    out.append("\xef\xbf\xbd");
+    const uint8_t first = ByteAt(text, i);
+    size_t n = 1;
+    while (n < SequenceLength(first) && i + n < text.size() && Continues(first, n, ByteAt(text, i + n))) ++n;
+    i += n;
   }
   return out;
 }
 
-bool IsLetter(uint32_t c) {
-  if (c < 128) return (c | 32u) >= 'a' && (c | 32u) <= 'z';
-  return Contains(kLetters, c);
-}
-
-bool IsNumber(uint32_t c) {
-  if (c < 128) return c >= '0' && c <= '9';
-  return Contains(kNumbers, c);
-}
-
-bool IsWhitespace(uint32_t c) {
-  if (c < 128) return c == ' ' || (c >= 9 && c <= 13);
-  return c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202f || c == 0x205f || c == 0x3000;
+CharClass ClassOf(uint32_t code) {
+  if (code > 0x10ffff) return CharClass::kOther;
+  const size_t page = kClassIndex[code >> 8];
+  const uint32_t four = kClassPages[page * 64 + (code >> 2 & 63u)];
+  return static_cast<CharClass>(four >> (2 * (code & 3u)) & 3u);
 }
 
 std::string NormaliseNfc(std::string_view text) {

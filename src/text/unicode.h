@@ -20,12 +20,18 @@ void AppendUtf8(uint32_t code, std::string* out);
 
 // Bytes at the end of `text` that could still become a character with more bytes: 0 to 3.
 size_t IncompleteTail(std::string_view text);
-// A copy in which every byte outside a well-formed sequence became U+FFFD.
+// A copy in which what is not well-formed became U+FFFD: one for each longest beginning of a character that breaks off,
+// one for each other byte, as the Unicode Standard recommends.
 std::string ReplaceInvalidUtf8(std::string_view text);
 
-bool IsLetter(uint32_t code);      // \p{L}
-bool IsNumber(uint32_t code);      // \p{N}
-bool IsWhitespace(uint32_t code);  // White_Space
+// By the data of Unicode 16.0, the version that the reference tokenisers use.
+enum class CharClass : uint8_t {
+  kOther,
+  kLetter,  // \p{L}
+  kNumber,  // \p{N}
+  kSpace,   // White_Space
+};
+CharClass ClassOf(uint32_t code);  // kOther above U+10FFFF
 
 // Canonical composition; malformed bytes stay as they are.
 std::string NormaliseNfc(std::string_view text);
