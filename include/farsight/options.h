@@ -56,7 +56,7 @@ struct EngineOptions {
   // preempted when blocks run out and resumed later by recomputation.
   int64_t kv_tokens = 0;
   KvType kv_type = KvType::kF16;
-  AttentionOptions attention;
+  AttentionOptions attention = {};
 };
 
 const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch"
