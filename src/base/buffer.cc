@@ -32,7 +32,8 @@ StatusOr<Buffer> AllocateHost(size_t bytes) {
   }
   // Map one huge page more than needed, then cut the ends so that the range starts on a huge page.
   const size_t want = (bytes + 4095) / 4096 * 4096;
-  void* raw = mmap(nullptr, want + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw =
+      mmap(nullptr, want + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return fail();
   const auto start = reinterpret_cast<uintptr_t>(raw);
   const uintptr_t aligned = (start + kHugePage - 1) / kHugePage * kHugePage;
