@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""The command line as a user meets it: what goes to which stream, exit codes, and one sentence for every mistake.
+
+usage: cli_test.py FARSIGHT MAKE_TINY_MODEL
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+FARSIGHT, MAKE_TINY_MODEL = sys.argv[1:3]
+
+
+class Cli(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name)
+        cls.model = str(cls.dir / "tiny.gguf")
+        subprocess.run([MAKE_TINY_MODEL, "llama", cls.model], check=True)
+        (cls.dir / "text.txt").write_text("All work and no play. " * 40)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def run_cli(self, *args, text=None, env=None):
+        return subprocess.run([FARSIGHT, *args], input=text, capture_output=True, encoding="utf-8", errors="replace",
+                              cwd=self.dir, env={**os.environ, **(env or {})}, timeout=60)
+
+    def refused(self, *args, code=1, words=()):
+        p = self.run_cli(*args)
+        self.assertEqual(p.returncode, code, p.stderr)
+        self.assertEqual(p.stdout, "")
+        self.assertEqual(len(p.stderr.strip().splitlines()), 1, p.stderr)
+        self.assertTrue(p.stderr.startswith("farsight: "), p.stderr)
+        for word in words:
+            self.assertIn(word, p.stderr)
+
+    def test_answer_on_stdout_summary_on_stderr(self):
+        p = self.run_cli("run", "-m", self.model, "-p", "hello", "-n", "5", "--ignore-eos")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("tok/s", p.stderr)
+        self.assertEqual(len(p.stderr.strip().splitlines()), 1)
+        self.assertNotIn("tok/s", p.stdout)
+
+    def test_json_has_the_promised_keys(self):
+        p = self.run_cli("run", "-m", self.model, "-f", "text.txt", "-p", "so", "-n", "7", "--ignore-eos", "--json",
+                         "--attention", "sketch", "--top-k-blocks", "4", "--local-window", "64", "--logprobs", "2")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        j = json.loads(p.stdout)
+        for key in ("text", "token_ids", "prompt_tokens", "generated_tokens", "finish_reason", "prefill_seconds",
+                    "decode_seconds", "kv_bytes", "blocks_held", "blocks_read"):
+            self.assertIn(key, j)
+        self.assertEqual(j["prompt_tokens"], 22 * 40 + 2 + 2)
+        self.assertEqual(j["generated_tokens"], 7)
+        self.assertEqual(j["finish_reason"], "length")
+        self.assertLess(j["blocks_read"], j["blocks_held"])
+        self.assertEqual(len(j["logprobs"]), 7)
+        self.assertEqual(len(j["logprobs"][0]["top"]), 2)
+
+    def test_same_seed_same_text_and_standard_input(self):
+        args = ("run", "-m", self.model, "-f", "-", "-n", "20", "--ignore-eos", "--temp", "1", "--seed", "3")
+        a = self.run_cli(*args, text="some words")
+        b = self.run_cli(*args, text="some words")
+        self.assertEqual(a.returncode, 0, a.stderr)
+        self.assertEqual(a.stdout, b.stdout)
+
+    def test_models_are_found_by_name(self):
+        p = self.run_cli("inspect", "-m", "tiny", env={"FARSIGHT_MODELS": str(self.dir)})
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("llama", p.stdout)
+        self.refused("inspect", "-m", "no-such-model", words=("no-such-model", "models"))
+        self.refused("inspect", "-m", "/no/such/file.gguf", words=("/no/such/file.gguf",))
+
+    def test_every_mistake_gets_one_sentence(self):
+        m = ("-m", self.model)
+        self.refused("run", *m, words=("nothing to read",))
+        self.refused("run", *m, "-f", "absent.txt", words=("absent.txt",))
+        self.refused("run", *m, "-f", "text.txt", "-c", "100", words=("880", "100"))
+        self.refused("run", *m, "-p", "x", "--chat", words=("chat template",))
+        self.refused("run", *m, "-p", "x", "--temp", "-1", words=("temperature",))
+        self.refused("run", *m, "-p", "x", "--attention", "psychic", code=2, words=("psychic", "sketch"))
+        self.refused("run", *m, "-p", "x", "--block-size", "65", code=2, words=("65",))
+        self.refused("run", *m, "-p", "x", "--sparse-phase", "never", code=2, words=("never",))
+        self.refused("run", *m, "-p", "x", "--kv-type", "q9", code=2, words=("q9",))
+        self.refused("run", *m, "-p", "x", "--isa", "mmx", words=("mmx",))
+        self.refused("run", "-p", "x", code=2, words=("--model",))
+        self.refused("run", *m, "--no-such-flag", code=2, words=("no-such-flag",))
+        self.refused("fly", code=2)
+        self.refused(code=2)
+        self.refused("eval", *m, "guess", "-f", "text.txt", code=2, words=("guess",))
+        self.refused("bench", *m, "-o", "xml", code=2, words=("xml",))
+        self.refused("trace-view", "text.txt", words=("trace",))
+
+    def test_damaged_models_are_refused(self):
+        good = pathlib.Path(self.model).read_bytes()
+        for name, data in (("cut.gguf", good[:-4096]), ("cut1.gguf", good[:-1]), ("head.gguf", good[:100]),
+                           ("empty.gguf", b""), ("text.gguf", b"hello")):
+            (self.dir / name).write_bytes(data)
+            self.refused("run", "-m", name, "-p", "x", words=(name,))
+
+    def test_trace_becomes_a_page_of_its_own(self):
+        p = self.run_cli("run", "-m", self.model, "-f", "text.txt", "-n", "4", "--ignore-eos", "--attention", "infllm2",
+                         "--top-k-blocks", "4", "--local-window", "64", "--trace", "t.json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        trace = json.loads((self.dir / "t.json").read_text())
+        self.assertEqual(len(trace["steps"]), 3)
+        self.assertEqual(len(trace["steps"][0]["layers"]), 3)
+        p = self.run_cli("trace-view", "t.json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        page = (self.dir / p.stdout.strip()).read_text()
+        self.assertIn("All work and no play", page)
+        self.assertNotIn("http", page)
+
+    def test_bench_and_eval_print_numbers(self):
+        p = self.run_cli("bench", "-m", self.model, "-p", "64", "-n", "8", "-d", "0,128", "-r", "1", "-o", "json",
+                         "--attention", "dense,sketch", "--top-k-blocks", "2", "--local-window", "64")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        rows = json.loads(p.stdout)
+        self.assertEqual(len(rows), 8)
+        for key in ("n_prompt", "n_gen", "n_depth", "n_threads", "avg_ts", "stddev_ts", "attention"):
+            self.assertIn(key, rows[0])
+        p = self.run_cli("eval", "compare", "-m", self.model, "-f", "text.txt", "--prefix", "500", "--tokens", "50",
+                         "--attention", "sketch", "--top-k-blocks", "100", "--dense-layers", "0", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(json.loads(p.stdout)[0]["kl_mean"], 0, "a budget of all blocks is dense")
+        p = self.run_cli("eval", "perplexity", "-m", self.model, "-f", "text.txt", "--tokens", "200", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertGreater(json.loads(p.stdout)[0]["perplexity"], 1)
+
+    def test_interrupt_ends_with_130(self):
+        p = subprocess.Popen([FARSIGHT, "run", "-m", self.model, "-p", "x", "--ignore-eos"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, cwd=self.dir)
+        p.stdout.read(1)  # it has begun to write
+        p.send_signal(signal.SIGINT)
+        for _ in range(300):
+            if p.poll() is not None:
+                break
+            time.sleep(0.1)
+        p.communicate()
+        self.assertEqual(p.returncode, 130)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
