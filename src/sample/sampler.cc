@@ -147,26 +147,42 @@ void KeepTopP(double top_p, float max, std::vector<Candidate>& c) {
   }
 }
 
+// The k most probable tokens of at least min_logit, or all of those if k is 0; true when they left the order of ids.
+// A sieve: whenever enough candidates have come together the k best of them stay, and their worst is the bar for those
+// to come. A later token that only equals the bar has a higher id, so it rightly loses.
+bool KeepTopK(std::span<const float> logits, double min_logit, int64_t k, std::vector<Candidate>& c) {
+  c.clear();
+  const bool all = k <= 0 || static_cast<uint64_t>(k) >= logits.size();
+  const size_t keep = all ? logits.size() : static_cast<size_t>(k);
+  const size_t full = all ? logits.size() + 1 : 2 * keep + 64;
+  c.reserve(std::min(full, logits.size()));
+  float bar = kNegInf;
+  bool moved = false;
+  const auto shrink = [&] {
+    const auto end = c.begin() + static_cast<std::ptrdiff_t>(keep);
+    std::nth_element(c.begin(), end - 1, c.end(), MoreProbable);
+    c.resize(keep);
+    bar = c.back().logit;
+    moved = true;
+  };
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!(logits[i] > bar) || static_cast<double>(logits[i]) < min_logit) continue;
+    c.push_back({static_cast<int32_t>(i), logits[i]});
+    if (c.size() == full) shrink();
+  }
+  if (c.size() > keep) shrink();
+  return moved;
+}
+
 // The candidates that survive top-k, top-p and min-p, ascending by id: the order of the draw must not depend on how
 // the selection algorithm left them.
 void Truncate(std::span<const float> logits, const SamplingParams& p, float max, std::vector<Candidate>& c) {
-  c.clear();
-  c.reserve(logits.size());
   // min-p compares with the most probable token, which top-k and top-p never remove: it may run first, and cheaply.
   // It does, but only when top-p, whose mass it would change, is off.
   const double min_logit =
       p.min_p > 0 ? static_cast<double>(max) + std::log(p.min_p) : -std::numeric_limits<double>::infinity();
   const bool top_p = p.top_p < 1;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] == kNegInf || (!top_p && static_cast<double>(logits[i]) < min_logit)) continue;
-    c.push_back({static_cast<int32_t>(i), logits[i]});
-  }
-  bool moved = false;
-  if (p.top_k > 0 && static_cast<uint64_t>(p.top_k) < c.size()) {
-    std::nth_element(c.begin(), c.begin() + static_cast<std::ptrdiff_t>(p.top_k), c.end(), MoreProbable);
-    c.resize(static_cast<size_t>(p.top_k));
-    moved = true;
-  }
+  bool moved = KeepTopK(logits, top_p ? -std::numeric_limits<double>::infinity() : min_logit, p.top_k, c);
   if (top_p) {
     KeepTopP(p.top_p, max, c);
     std::erase_if(c, [&](const Candidate& x) { return static_cast<double>(x.logit) < min_logit; });
