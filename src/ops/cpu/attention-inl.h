@@ -23,20 +23,35 @@ struct ElemBf16 {
   static FS_INLINE Vec::F Load(const uint8_t* p) { return Vec::LoadBf16(p); }
 };
 
-// kRows rows of a times kVecs vectors of b: kRows * kVecs accumulators stay in registers.
-template <class Elem, int kRows, int kVecs>
-FS_INLINE void ProductTile(const float* const* a, float* const* c, const uint8_t* b, int64_t row_bytes, int at, int k,
-                           bool accumulate) {
+// Rows of 16 columns one after the other: what a tile of many queries reads again and again is converted once and then
+// lies in the order in which it is read.
+template <class Elem>
+void Pack(const std::byte* b, int64_t ldb, int n, int k, float* out) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(b);
+  for (int j = 0; j < k; ++j, bytes += ldb * Elem::kBytes) {
+    float* to = out + static_cast<int64_t>(j) * 16;
+    for (int at = 0; at < n; at += 16, to += static_cast<int64_t>(k) * 16) {
+      for (int v = 0; v < 16; v += Vec::kLanes) Vec::Store(Elem::Load(bytes + (at + v) * Elem::kBytes), to + v);
+    }
+  }
+}
+
+// Twelve accumulators: as many as hide the latency of a multiply-add and fit in the registers.
+constexpr int kBand = Vec::kLanes == 16 ? 12 : 6;
+
+// kRows rows of a times one panel; the accumulators stay in registers.
+template <int kRows>
+void Band(const float* const* a, float* const* c, const float* panel, int at, int k, bool accumulate) {
+  constexpr int kVecs = 16 / Vec::kLanes;
   Vec::F acc[kRows][kVecs];
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kVecs; ++v) acc[i][v] = accumulate ? Vec::Load(c[i] + at + v * Vec::kLanes) : Vec::Set(0);
   }
   const float* rows[kRows];
   for (int i = 0; i < kRows; ++i) rows[i] = a[i];
-  const uint8_t* column = b + static_cast<int64_t>(at) * Elem::kBytes;
-  for (int j = 0; j < k; ++j, column += row_bytes) {
+  for (int j = 0; j < k; ++j, panel += 16) {
     Vec::F x[kVecs];
-    for (int v = 0; v < kVecs; ++v) x[v] = Elem::Load(column + v * Vec::kLanes * Elem::kBytes);
+    for (int v = 0; v < kVecs; ++v) x[v] = Vec::Load(panel + v * Vec::kLanes);
     for (int i = 0; i < kRows; ++i) {
       const Vec::F y = Vec::Set(rows[i][j]);
       for (int v = 0; v < kVecs; ++v) acc[i][v] = Vec::MulAdd(y, x[v], acc[i][v]);
@@ -47,42 +62,12 @@ FS_INLINE void ProductTile(const float* const* a, float* const* c, const uint8_t
   }
 }
 
-// All columns of kRows rows: kWide vectors at a time, then one by one.
-template <class Elem, int kRows, int kWide>
-void ProductRows(const float* const* a, float* const* c, const uint8_t* b, int64_t row_bytes, int n, int k,
-                 bool accumulate) {
-  int at = 0;
-  for (; at + kWide * Vec::kLanes <= n; at += kWide * Vec::kLanes) {
-    ProductTile<Elem, kRows, kWide>(a, c, b, row_bytes, at, k, accumulate);
-  }
-  for (; at < n; at += Vec::kLanes) ProductTile<Elem, kRows, 1>(a, c, b, row_bytes, at, k, accumulate);
-}
-
-template <class Elem>
-void Product(const float* const* a, float* const* c, int m, const std::byte* b, int64_t ldb, int n, int k,
-             bool accumulate) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(b);
-  const int64_t row_bytes = ldb * Elem::kBytes;
-  int i = 0;
-  for (; i + 6 <= m; i += 6) ProductRows<Elem, 6, 2>(a + i, c + i, bytes, row_bytes, n, k, accumulate);
-  switch (m - i) {
-    case 5:
-      ProductRows<Elem, 5, 2>(a + i, c + i, bytes, row_bytes, n, k, accumulate);
-      break;
-    case 4:
-      ProductRows<Elem, 4, 2>(a + i, c + i, bytes, row_bytes, n, k, accumulate);
-      break;
-    case 3:
-      ProductRows<Elem, 3, 4>(a + i, c + i, bytes, row_bytes, n, k, accumulate);
-      break;
-    case 2:
-      ProductRows<Elem, 2, 4>(a + i, c + i, bytes, row_bytes, n, k, accumulate);
-      break;
-    case 1:
-      ProductRows<Elem, 1, 8>(a + i, c + i, bytes, row_bytes, n, k, accumulate);
-      break;
-    default:
-      break;
+void Product(const float* const* a, float* const* c, int m, const float* panels, int n, int k, bool accumulate) {
+  for (int at = 0; at < n; at += 16, panels += static_cast<int64_t>(k) * 16) {
+    int i = 0;
+    for (; i + kBand <= m; i += kBand) Band<kBand>(a + i, c + i, panels, at, k, accumulate);
+    for (; i + 3 <= m; i += 3) Band<3>(a + i, c + i, panels, at, k, accumulate);
+    for (; i < m; ++i) Band<1>(a + i, c + i, panels, at, k, accumulate);
   }
 }
 
@@ -107,10 +92,20 @@ float SoftmaxBlock(float* s, int count, int n, float* m, float* l) {
   const float block_max = MaxOf(top);
   const float new_max = block_max > *m ? block_max : *m;
   const Vec::F shift = Vec::Set(new_max);
-  for (int i = 0; i < count; i += Vec::kLanes) Vec::Store(Exp(Vec::Sub(Vec::Load(s + i), shift)), s + i);
-  for (int i = count; i < n; ++i) s[i] = 0;
   Vec::F sum = Vec::Set(0);
-  for (int i = 0; i < n; i += Vec::kLanes) sum = Vec::Add(sum, Vec::Load(s + i));
+  int i = 0;
+  for (; i + Vec::kLanes <= count; i += Vec::kLanes) {
+    const Vec::F e = Exp(Vec::Sub(Vec::Load(s + i), shift));
+    Vec::Store(e, s + i);
+    sum = Vec::Add(sum, e);
+  }
+  if (i < count) {
+    Vec::Store(Exp(Vec::Sub(Vec::Load(s + i), shift)), s + i);
+    for (int j = count; j < i + Vec::kLanes; ++j) s[j] = 0;
+    sum = Vec::Add(sum, Vec::Load(s + i));
+    i += Vec::kLanes;
+  }
+  for (; i < n; ++i) s[i] = 0;
   const float keep = *m == kMinusInfinity ? 0.0f : *m == new_max ? 1.0f : ExpOne(*m - new_max);
   *l = *l * keep + Vec::Sum(sum);
   *m = new_max;
@@ -242,7 +237,8 @@ void SketchScores(const uint8_t* codes, const float* scales, int tokens, int chu
   SketchOfBits<4>(codes, scales, tokens, chunks, queries, num);
 }
 
-constexpr AttentionKernels kAttentionKernels = {{Product<ElemF32>, Product<ElemF16>, Product<ElemBf16>},
+constexpr AttentionKernels kAttentionKernels = {{Pack<ElemF32>, Pack<ElemF16>, Pack<ElemBf16>},
+                                                Product,
                                                 SoftmaxBlock,
                                                 Scale,
                                                 ExpSum,

@@ -20,11 +20,12 @@ struct SketchQuery {
 };
 
 struct AttentionKernels {
-  // c[i][0, n) = (accumulate ? c[i] : 0) + sum over j < k, ascending, of a[i][j] * b[j * ldb + (0, n)], for i < m.
-  // One chain of fused multiply-adds an element, so a row's result does not depend on m. n is a multiple of 16.
-  // By element type of b: f32, f16, bf16; ldb in elements.
-  void (*product[3])(const float* const* a, float* const* c, int m, const std::byte* b, int64_t ldb, int n, int k,
-                     bool accumulate);
+  // Copies b [k][ldb] of f32, f16 or bf16 (in this order) to out [n / 16][k][16] as f32: one pass in the order of
+  // memory. ldb in elements; n is a multiple of 16.
+  void (*pack[3])(const std::byte* b, int64_t ldb, int n, int k, float* out);
+  // c[i][0, n) = (accumulate ? c[i] : 0) + sum over j < k, ascending, of a[i][j] * b[j][0, n), for i < m, b as packed.
+  // One chain of fused multiply-adds an element, so a row's result does not depend on m.
+  void (*product)(const float* const* a, float* const* c, int m, const float* b, int n, int k, bool accumulate);
   // One row of scores s[0, count) against the running maximum m and sum l of its row: s becomes exp(s - new m), zero in
   // [count, n); returns what the earlier output has to be multiplied by. n is a multiple of 16, count >= 1.
   float (*softmax_block)(float* s, int count, int n, float* m, float* l);

@@ -45,6 +45,7 @@ struct CpuAttention::Tile {
 struct CpuAttention::TileWork {
   float *q, *s, *o, *total;    // [queries][D], [queries][B], [queries][Dp], [queries][Dp]
   float *m, *l, *max_, *sum_;  // [queries]: of the split at hand, and of all splits before it
+  float* packed;               // [B][max(D, Dp)] keys or values of a block in f32
   const float** a;             // [queries] argument lists of a product
   float** c;
   int32_t* next;  // [rows] position in each row's list
@@ -52,7 +53,7 @@ struct CpuAttention::TileWork {
   int* visible;   // [queries] tokens of the block that each sees
 
   static int64_t Floats(int64_t queries, int64_t dim, int64_t padded, int64_t block) {
-    return queries * (dim + block + 2 * padded + 4 + 2 * 2 + 3) + 64;
+    return queries * (dim + block + 2 * padded + 4 + 2 * 2 + 3) + block * padded + 64;
   }
   TileWork(float* at, int64_t queries, int64_t dim, int64_t padded, int64_t block) {
     const auto take = [&at](int64_t n) { return std::exchange(at, at + n); };
@@ -61,6 +62,7 @@ struct CpuAttention::TileWork {
     s = take(queries * block);
     o = take(queries * padded);
     total = take(queries * padded);
+    packed = take(block * padded);
     q = take(queries * dim);
     m = take(queries);
     l = take(queries);
@@ -198,7 +200,11 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   const int block_tokens = kv.block_tokens;
   const int queries = tile.num_rows * group;
   const int64_t elem = ElemBytes(kv.dtype);
-  const auto product = kernels_->product[TypeIndex(kv.dtype)];
+  const int type = TypeIndex(kv.dtype);
+  const auto multiply = [&](int m, const std::byte* b, int64_t ldb, int n, int k, bool accumulate) {
+    kernels_->pack[type](b, ldb, n, k, work.packed);
+    kernels_->product(work.a, work.c, m, work.packed, n, k, accumulate);
+  };
   const int seq = p.rows.row_seq[tile.first_row];
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
 
@@ -242,10 +248,12 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       std::fill(o, o + padded, 0.0f);
     }
   };
-  for (;;) {
+  const auto next_block = [&] {
     int32_t block = kEnd;
     for (int r = 0; r < tile.num_rows; ++r) block = std::min(block, block_of(r));
-    if (block == kEnd) break;
+    return block;
+  };
+  for (int32_t block = next_block(), following; block != kEnd; block = following) {
     if (block * block_tokens / kAttendSplitTokens != split) {
       close_split();
       split = block * block_tokens / kAttendSplitTokens;
@@ -262,13 +270,17 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
         work.visible[owners] = visible;
       }
     }
+    following = next_block();
     const std::byte* page = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
+    const std::byte* next_page = following == kEnd ? nullptr : KvPage(kv, PhysicalBlock(p.rows, seq, following), head);
+    const int64_t key_bytes = elem * d * block_tokens;
+    if (next_page != nullptr) Prefetch(next_page, static_cast<size_t>(key_bytes));
     const int columns = static_cast<int>(RoundUp(longest, 16));
     for (int i = 0; i < owners; ++i) {
       work.a[i] = work.q + static_cast<int64_t>(work.owner[i]) * d;
       work.c[i] = work.s + static_cast<int64_t>(i) * block_tokens;
     }
-    product(work.a, work.c, owners, page, block_tokens, columns, d, false);
+    multiply(owners, page, block_tokens, columns, d, false);
     for (int i = 0; i < owners; ++i) {
       const int q = work.owner[i];
       float* o = work.o + static_cast<int64_t>(q) * padded;
@@ -277,7 +289,8 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       work.a[i] = work.c[i];
       work.c[i] = o;
     }
-    product(work.a, work.c, owners, page + elem * d * block_tokens, padded, padded, longest, true);
+    if (next_page != nullptr) Prefetch(next_page + key_bytes, static_cast<size_t>(elem * padded * block_tokens));
+    multiply(owners, page + key_bytes, padded, padded, longest, true);
   }
   close_split();
 }

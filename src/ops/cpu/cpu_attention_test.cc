@@ -1,6 +1,7 @@
 // Cache, summaries, selection and attention of the CPU backend: against the reference, and against themselves in every
 // shape a row can be computed in.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
@@ -343,6 +344,168 @@ TEST_P(AttentionTest, TruncatingAndAppendingAgainEqualsFresh) {
       EXPECT_EQ(std::memcmp(other.summary.pages, fresh.summary.pages, pages * fresh.summary.page_bytes), 0) << keep;
       EXPECT_EQ(std::memcmp(other.kv.pages, fresh.kv.pages, pages * fresh.kv.page_bytes), 0) << keep;
     }
+  }
+}
+
+// u in [-0.5, 0.5) of an index and a salt, in integer arithmetic modulo 2^32; the golden lists are of such data.
+float Hashed(size_t i, uint32_t salt) {
+  uint32_t x = static_cast<uint32_t>(i) * 2654435761u + salt * 40503u + 12345u;
+  x = (x ^ (x >> 16)) * 0x7feb352du;
+  x = (x ^ (x >> 15)) * 0x846ca68bu;
+  x ^= x >> 16;
+  return static_cast<float>(2 * (x / 4294967296.0 - 0.5));
+}
+std::vector<float> HashedValues(size_t n, uint32_t salt) {
+  std::vector<float> out(n);
+  for (size_t i = 0; i < n; ++i) out[i] = Hashed(i, salt);
+  return out;
+}
+
+TEST_P(AttentionTest, GoldenListsAndOutputs) {
+  constexpr int kTokens = 1200;
+  const Shape s{8, 2, 8, 64, DType::kF32, Pooled()};
+  auto cpu = Cpu();
+  Layer<CpuBackend> layer(*cpu, s, {kTokens});
+  layer.AddRows(0, 0, kTokens);
+  const auto k = HashedValues(kTokens * 2 * 8, 1);
+  const auto v = HashedValues(kTokens * 2 * 8, 2);
+  const auto q = HashedValues(kTokens * 8 * 8, 3);
+  cpu->AppendKv({layer.Rows(), k.data(), v.data(), 16, layer.kv});
+  cpu->Summarise({layer.Rows(), layer.kv, layer.summary});
+  std::vector<int32_t> ids, counts;
+  SelectParams select = layer.Selection(q, 14, &ids, &counts);
+  select.local_blocks = 4;
+  cpu->Select(select);
+  const auto list = [&](int row, int head) {
+    const auto at = static_cast<std::ptrdiff_t>(row * 2 + head);
+    return std::vector<int32_t>(ids.begin() + at * 14, ids.begin() + at * 14 + counts[static_cast<size_t>(at)]);
+  };
+  using V = std::vector<int32_t>;
+  EXPECT_EQ(list(30, 0), (V{0}));
+  EXPECT_EQ(list(500, 1), (V{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(list(1100, 0), (V{0, 2, 4, 5, 6, 7, 8, 9, 11, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(list(1100, 1), (V{0, 1, 2, 3, 4, 7, 9, 11, 12, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(list(1199, 0), (V{0, 1, 3, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18}));
+  EXPECT_EQ(list(1199, 1), (V{0, 1, 2, 5, 7, 10, 11, 12, 13, 14, 15, 16, 17, 18}));
+
+  const V given = {0, 3, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18,   // head 0
+                   0, 1, 2, 3, 4, 7,  8,  10, 12, 14, 15, 16, 17, 18};  // head 1
+  const V full = {14, 14};
+  std::vector<float> out(64);
+  layer.Clear();
+  layer.AddRows(0, 1199, 1200);
+  AttendParams p;
+  p.rows = layer.Rows();
+  p.q = q.data() + 1199 * 64;
+  p.out = out.data();
+  p.q_stride = p.out_stride = 64;
+  p.num_heads = 8;
+  p.scale = layer.Scale();
+  p.kv = layer.kv;
+  p.ids = given.data();
+  p.counts = full.data();
+  p.max_selected = 14;
+  cpu->Attend(p);
+  const float head0[] = {0.01254534f, -0.03235465f, -0.01189699f, -0.00420988f};
+  const float head7[] = {-0.02820592f, -0.00715756f, 0.01284033f, 0.04335491f};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(out[i], head0[i], 1e-6);
+    EXPECT_NEAR(out[56 + i], head7[i], 1e-6);
+  }
+}
+
+TEST_P(AttentionTest, IdsPastTheCountAreNeverRead) {
+  const Shape s{2, 1, 64, 64, DType::kF16, {}};
+  auto cpu = Cpu();
+  Layer<CpuBackend> layer(*cpu, s, {640});
+  layer.AddRows(0, 0, 640);
+  layer.Append();
+  layer.Clear();
+  layer.AddRows(0, 637, 640);
+  const int32_t poison = 0x7f7f7f7f;
+  const std::vector<int32_t> ids = {1, 9, poison, poison, poison, poison, poison, poison, 0, 4, 7, 8};
+  const std::vector<int32_t> counts = {2, 0, 4};
+  const std::vector<int32_t> clean = {1, 9, 0, 0, 0, 0, 0, 0, 0, 4, 7, 8};
+  EXPECT_EQ(layer.Attend(&ids, &counts, 4), layer.Attend(&clean, &counts, 4));
+}
+
+// Pages of one huge mapping of which only a few are ever touched: offsets beyond 32 bits must stay exact.
+TEST_P(AttentionTest, PagesPastTwoGigabytes) {
+  const Shape s{4, 2, 128, 64, DType::kF16, Sketch(2)};
+  auto cpu = Cpu();
+  Layer<CpuBackend> near(*cpu, s, {320});
+  const auto run = [&](RowBatch rows, const KvView& kv, const SummaryView& summary, std::vector<int32_t>* ids) {
+    const auto k = near.Values(256, 1);
+    const auto v = near.Values(256, 2);
+    const auto q = near.Values(512, 3);
+    cpu->AppendKv({rows, k.data(), v.data(), 256, kv});
+    cpu->Summarise({rows, kv, summary});
+    std::vector<int32_t> counts;
+    SelectParams select = near.Selection(q, 4, ids, &counts);
+    select.rows = rows;
+    select.kv = kv;
+    select.summary = summary;
+    select.local_blocks = 0;
+    cpu->Select(select);
+    std::vector<float> out(q.size());
+    AttendParams p;
+    p.rows = rows;
+    p.q = q.data();
+    p.out = out.data();
+    p.q_stride = p.out_stride = 512;
+    p.num_heads = 4;
+    p.scale = near.Scale();
+    p.kv = kv;
+    p.ids = ids->data();
+    p.counts = counts.data();
+    p.max_selected = 4;
+    cpu->Attend(p);
+    return out;
+  };
+  near.AddRows(0, 0, 320);
+  std::vector<int32_t> near_ids, far_ids;
+  const auto want = run(near.Rows(), near.kv, near.summary, &near_ids);
+
+  KvView kv = near.kv;
+  SummaryView summary = near.summary;
+  constexpr int32_t kFar = 600000;  // times two heads of summaries of 2.8 KB: 3.4 GB
+  // The address space is what is asked for; memory is given to touched pages alone.
+  const auto map = [](size_t bytes) {
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? nullptr : static_cast<std::byte*>(p);
+  };
+  const size_t kv_bytes = kv.page_bytes * 2 * kFar;
+  const size_t summary_bytes = summary.page_bytes * 2 * kFar;
+  kv.pages = map(kv_bytes);
+  summary.pages = map(summary_bytes);
+  if (kv.pages != nullptr && summary.pages != nullptr) {
+    const std::vector<int32_t> table = {kFar - 1, 7, kFar - 300, kFar / 2, kFar - 2};
+    RowBatch rows = near.Rows();
+    rows.block_tables = table.data();
+    EXPECT_EQ(run(rows, kv, summary, &far_ids), want);
+    EXPECT_EQ(far_ids, near_ids);
+    EXPECT_GT(summary_bytes, size_t{1} << 31);
+  }
+  if (kv.pages != nullptr) munmap(kv.pages, kv_bytes);
+  if (summary.pages != nullptr) munmap(summary.pages, summary_bytes);
+}
+
+TEST_P(AttentionTest, BlockEdgesMatchTheReference) {
+  const Shape s{3, 1, 64, 64, DType::kF16, Pooled()};
+  auto cpu = Cpu();
+  RefBackend ref;
+  Layer<CpuBackend> a(*cpu, s, {1100});
+  Layer<RefBackend> b(ref, s, {1100});
+  a.AddRows(0, 0, 1100);
+  b.AddRows(0, 0, 1100);
+  a.Append();
+  b.Append();
+  for (const int row : {0, 1, 15, 16, 62, 63, 64, 65, 127, 128, 1022, 1023, 1024, 1025, 1087, 1088, 1099}) {
+    a.Clear();
+    b.Clear();
+    a.AddRows(0, row, row + 1);
+    b.AddRows(0, row, row + 1);
+    EXPECT_LT(MaxError(a.Attend(nullptr, nullptr, 0), b.Attend(nullptr, nullptr, 0)), 2e-5) << row;
   }
 }
 

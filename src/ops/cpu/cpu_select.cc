@@ -195,6 +195,9 @@ const float* CpuAttention::SketchScores(const SelectParams& p, int row, int head
       queries[i] = {out, half * static_cast<float>(sum), p.scale * top / 127.0f, nullptr};
     }
     for (int block = 0; block < num_blocks; ++block) {
+      if (block + 2 < num_blocks) {
+        Prefetch(SummaryPage(kv, p.summary, PhysicalBlock(p.rows, seq, block + 2), head), p.summary.page_bytes);
+      }
       const SketchPage page = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, block), head);
       for (int i = 0; i < num; ++i)
         queries[i].out = scratch + (g0 + i) * stride + static_cast<int64_t>(block) * kv.block_tokens;
