@@ -141,11 +141,9 @@ StatusOr<std::vector<int32_t>> Model::ApplyChatTemplate(std::span<const ChatMess
   std::vector<ChatTurn> turns;
   for (const auto& m : messages) turns.push_back({m.role, m.content});
   FS_ASSIGN_OR_RETURN(const auto pieces, impl_->chat_template->Render(turns, options));
-  std::vector<int32_t> ids;
-  for (const auto& piece : pieces) {
-    const auto part = t.Encode(piece.text, {.add_bos = false, .parse_control = !piece.is_user_text});
-    ids.insert(ids.end(), part.begin(), part.end());
-  }
+  std::vector<Tokenizer::TextPiece> parts;
+  for (const auto& piece : pieces) parts.push_back({piece.text, !piece.is_user_text});
+  std::vector<int32_t> ids = t.EncodePieces(parts);
   if (t.add_bos() && (ids.empty() || ids[0] != t.bos())) ids.insert(ids.begin(), t.bos());
   return ids;
 }

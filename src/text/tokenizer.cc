@@ -181,6 +181,34 @@ bool Tokenizer::IsControl(int32_t id) const {
   return id >= 0 && id < vocab_size() && spec_.types[static_cast<size_t>(id)] == TokenType::kControl;
 }
 
+std::vector<int32_t> Tokenizer::EncodePieces(std::span<const TextPiece> pieces) const {
+  std::vector<int32_t> out;
+  std::string plain;
+  const auto flush = [&] {
+    const auto ids = Encode(plain, {});
+    out.insert(out.end(), ids.begin(), ids.end());
+    plain.clear();
+  };
+  for (const TextPiece& piece : pieces) {
+    if (!piece.scaffold) {
+      plain += piece.text;
+      continue;
+    }
+    for (size_t i = 0; i < piece.text.size();) {
+      const SpecialMatcher::Match match = raw_specials_.At(piece.text, i, true);
+      if (match.id < 0 || !IsControl(match.id)) {
+        plain.push_back(piece.text[i++]);
+        continue;
+      }
+      flush();
+      out.push_back(match.id);
+      i += match.size;
+    }
+  }
+  flush();
+  return out;
+}
+
 std::vector<int32_t> Tokenizer::Encode(std::string_view text, const EncodeOptions& options) const {
   std::vector<int32_t> out;
   if (options.add_bos && spec_.bos >= 0) out.push_back(spec_.bos);

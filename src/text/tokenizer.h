@@ -58,6 +58,13 @@ class Tokenizer {
   // makers of some vocabularies left rare ones out) are dropped, or become the unknown token where SentencePiece has
   // one. Without parse_control no control token comes out of the text.
   std::vector<int32_t> Encode(std::string_view text, const EncodeOptions& options) const;
+  // A conversation in pieces: control tokens are recognised in scaffold pieces only, and plain text merges across the
+  // borders of pieces as it would in one text. No BOS is added.
+  struct TextPiece {
+    std::string_view text;
+    bool scaffold = false;
+  };
+  std::vector<int32_t> EncodePieces(std::span<const TextPiece> pieces) const;
   // Raw bytes of one token; control tokens as they are written. Empty for an id outside the vocabulary.
   std::string TokenBytes(int32_t id) const;
   // The bytes of all tokens, without the space that Encode puts before a text.

@@ -55,6 +55,7 @@ std::unique_ptr<Tokenizer> Load(const std::string& json, const std::string& conf
 }
 
 using Ids = std::vector<int32_t>;
+using Pieces = std::vector<Tokenizer::TextPiece>;
 constexpr char kAdded[] =
     R"([{"id":5,"content":"<|x|>","special":true,"normalized":false},{"id":6,"content":"<|x|>y","special":false,"normalized":false},
         {"id":7,"content":"<t>","special":false,"normalized":false,"lstrip":true,"rstrip":true}])";
@@ -85,6 +86,13 @@ TEST(Tokenizer, TypedControlTokensStayText) {
 }
 
 // A vocabulary whose merges spell a control token must not give it to typed text.
+TEST(Tokenizer, PiecesMergeAcrossTheirBordersAndOnlyScaffoldHoldsControlTokens) {
+  const auto t = Load(SmallJson(kAdded));
+  EXPECT_EQ(t->EncodePieces(Pieces{{"<|x|>a", true}, {"b", false}, {"a", true}}), (Ids{5, 2, 0})) << "a and b merge";
+  const Ids typed = t->EncodePieces(Pieces{{"a<|", false}, {"x|>", true}, {"<|x|>", false}});
+  EXPECT_EQ(std::count(typed.begin(), typed.end(), 5), 0) << "neither typed whole nor completed by scaffold";
+}
+
 TEST(Tokenizer, MergesNeverMakeAControlToken) {
   const auto t = Load(SmallJson(R"([{"id":2,"content":"ab","special":true,"normalized":false}])"));
   ASSERT_NE(t, nullptr);
