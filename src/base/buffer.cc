@@ -35,13 +35,11 @@ StatusOr<Buffer> AllocateHost(size_t bytes) {
   void* raw =
       mmap(nullptr, want + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return fail();
-  const auto start = reinterpret_cast<uintptr_t>(raw);
-  const uintptr_t aligned = (start + kHugePage - 1) / kHugePage * kHugePage;
-  if (aligned > start) munmap(raw, aligned - start);
-  const uintptr_t end = aligned + want;
-  const uintptr_t raw_end = start + want + kHugePage;
-  if (raw_end > end) munmap(reinterpret_cast<void*>(end), raw_end - end);
-  auto* p = reinterpret_cast<std::byte*>(aligned);
+  auto* start = static_cast<std::byte*>(raw);
+  const size_t skip = (kHugePage - reinterpret_cast<uintptr_t>(raw) % kHugePage) % kHugePage;
+  std::byte* p = start + skip;
+  if (skip > 0) munmap(start, skip);
+  munmap(p + want, kHugePage - skip);
   (void)madvise(p, want, MADV_HUGEPAGE);  // advice: where it is refused, plain pages serve
   return Buffer(p, want, FreeMapped);
 }

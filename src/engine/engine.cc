@@ -120,7 +120,7 @@ Status Engine::Impl::Start() {
     return ResourceExhausted("a cache of " + std::to_string(blocks) + " blocks is too large");
   pool = std::make_unique<BlockPool>(static_cast<int32_t>(blocks));
   scheduler = std::make_unique<Scheduler>(
-      pool.get(), Scheduler::Limits{.max_sequences = options.max_sequences, .prefill_chunk = options.prefill_chunk});
+      Scheduler::Limits{.max_sequences = options.max_sequences, .prefill_chunk = options.prefill_chunk});
   RunnerOptions r;
   r.context_tokens = options.context_tokens;
   r.max_rows = options.prefill_chunk + options.max_sequences;
@@ -238,7 +238,7 @@ void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row)
     const int64_t visible = position / plan.options.block_size + 1;
     job->completion.blocks_held += visible * layers * kv_heads;
     job->completion.blocks_read += visible * kv_heads * (layers - static_cast<int64_t>(result.lists.size()));
-    const auto row = static_cast<size_t>(first_row + i);
+    const size_t row = static_cast<size_t>(first_row) + static_cast<size_t>(i);
     size_t next = 0;  // of result.lists
     for (int l = 0; l < static_cast<int>(layers); ++l) {
       BlockTrace trace{position, l, visible, true, {}};

@@ -1,6 +1,5 @@
 // The whole engine on tiny random models: pairs of paths that must give the same tokens, and requests that must fail
 // well.
-#include "engine/testing/tiny_model.h"
 #include "farsight/engine.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "engine/testing/tiny_model.h"
 #include "io/testing/temp_dir.h"
 
 namespace farsight {

@@ -142,6 +142,7 @@ StatusOr<std::vector<int32_t>> Model::ApplyChatTemplate(std::span<const ChatMess
   for (const auto& m : messages) turns.push_back({m.role, m.content});
   FS_ASSIGN_OR_RETURN(const auto pieces, impl_->chat_template->Render(turns, options));
   std::vector<Tokenizer::TextPiece> parts;
+  parts.reserve(pieces.size());
   for (const auto& piece : pieces) parts.push_back({piece.text, !piece.is_user_text});
   std::vector<int32_t> ids = t.EncodePieces(parts);
   if (t.add_bos() && (ids.empty() || ids[0] != t.bos())) ids.insert(ids.begin(), t.bos());

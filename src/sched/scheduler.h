@@ -43,7 +43,7 @@ class Scheduler {
     int max_sequences = 1;
     int prefill_chunk = 512;  // prompt rows of a step over all sequences
   };
-  Scheduler(BlockPool* pool, Limits limits) : pool_(pool), limits_(limits) {}
+  explicit Scheduler(Limits limits) : limits_(limits) {}
 
   void Add(Sequence* sequence) { waiting_.push_back(sequence); }
   void Remove(Sequence* sequence);  // from wherever it is
@@ -60,7 +60,6 @@ class Scheduler {
   bool Grow(Sequence* s, int64_t count, StepPlan* plan);
   void Preempt(Sequence* s, StepPlan* plan);
 
-  BlockPool* pool_;
   Limits limits_;
   std::vector<Sequence*> running_;  // oldest first
   std::deque<Sequence*> waiting_;

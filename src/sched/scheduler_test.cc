@@ -31,7 +31,7 @@ class SchedulerTest : public ::testing::Test {
   }
 
   BlockPool pool_{8};  // 128 tokens
-  Scheduler scheduler_{&pool_, {.max_sequences = 3, .prefill_chunk = 20}};
+  Scheduler scheduler_{{.max_sequences = 3, .prefill_chunk = 20}};
   std::vector<std::unique_ptr<Sequence>> sequences_;
 };
 
