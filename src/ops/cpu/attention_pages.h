@@ -10,6 +10,11 @@
 
 namespace farsight {
 
+// Query vectors of a tile: enough to amortise reading a page, few enough that scores and outputs stay in the caches.
+inline constexpr int kTileQueries = 48;
+// Blocks whose pooled keys meet a tile of queries at once.
+inline constexpr int kPooledBlocks = 16;
+
 inline int PaddedDim(int head_dim) { return (head_dim + 15) / 16 * 16; }
 inline int64_t ElemBytes(DType t) { return InfoOf(t).block_bytes; }
 

@@ -17,8 +17,6 @@ namespace farsight {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
-// Query vectors of a tile: enough to amortise reading a page, few enough that scores and outputs stay in the caches.
-constexpr int kTileQueries = 48;
 // Rows times query heads below which a tile is split over the sequence, so that few rows still use all threads.
 constexpr int kSplitQueries = 128;
 
@@ -36,10 +34,6 @@ const AttentionKernels& KernelsFor(Isa isa) {
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 }  // namespace
-
-struct CpuAttention::Tile {
-  int first_row, num_rows;
-};
 
 // One thread's state for the query vectors of a tile; query i is row i / group, head i % group of the KV head.
 struct CpuAttention::TileWork {
@@ -119,10 +113,12 @@ Status CpuAttention::Reserve(const OpLimits& wanted) {
   const int64_t padded = PaddedDim(l.head_dim);
   const int64_t queries = std::max(kTileQueries, l.num_heads);
   const int64_t tile = TileWork::Floats(queries, l.head_dim, padded, l.block_tokens);
-  // Selection: for each query of a group the scores of every token, then blocks, an order, and the query in 8 bits.
+  // Selection: for each query of a group the scores of every token, then blocks and an order, then the queries in 8
+  // bits or those of a tile with the pooled keys that meet them.
   const int64_t tokens = static_cast<int64_t>(l.max_blocks) * l.block_tokens;
-  const int64_t select =
-      tokens * l.num_heads + 4 * static_cast<int64_t>(l.max_blocks) + l.num_heads * (padded + 64) + 64;
+  const int64_t pooled = queries * (l.head_dim + 4) + kPooledBlocks * l.block_tokens * static_cast<int64_t>(l.head_dim);
+  const int64_t select = tokens * l.num_heads + 4 * static_cast<int64_t>(l.max_blocks) +
+                         std::max(l.num_heads * (padded + 64), pooled) + 64;
   scratch_floats_ = static_cast<size_t>(RoundUp(std::max(tile, select), 16));
   scratch_threads_ = pool_->num_threads();
   FS_ASSIGN_OR_RETURN(scratch_, AllocateHost(scratch_floats_ * sizeof(float) * static_cast<size_t>(scratch_threads_)));

@@ -33,15 +33,23 @@ class CpuAttention {
   void CopyBlock(const CopyBlockParams& p);
 
  private:
-  struct Tile;      // neighbouring rows of one sequence
+  // Neighbouring rows of one sequence.
+  struct Tile {
+    int first_row, num_rows;
+  };
   struct TileWork;  // one thread's memory for a tile
 
   float* Scratch(int thread) { return scratch_.as<float>() + static_cast<size_t>(thread) * scratch_floats_; }
   int NumTiles(const RowBatch& rows, int rows_per_tile, Tile* tiles) const;
   void AttendBlocks(const AttendParams& p, const Tile& tile, int head, int first_block, int end_block,
                     TileWork& work) const;
-  void SelectRow(const SelectParams& p, int row, int head, float* scratch) const;
-  const float* PooledScores(const SelectParams& p, int row, int head, float* scratch) const;
+  void SelectTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
+  static bool NeedsScores(const SelectParams& p, int row);
+  static void PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room);
+  int64_t PooledStride(const SelectParams& p) const;
+  float* BlockScratch(int group, int block_tokens, float* scratch) const;
+  void PooledProducts(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
+  const float* PooledScores(const SelectParams& p, int row, float* z, float* scores) const;
   const float* SketchScores(const SelectParams& p, int row, int head, float* scratch) const;
 
   ThreadPool* pool_;

@@ -174,7 +174,9 @@ double MaxError(const std::vector<float>& a, const std::vector<float>& b) {
   return worst;
 }
 
-SummaryView Pooled() { return {nullptr, 0, SummaryKind::kPooledKeys, 32, 16, 2}; }
+SummaryView Pooled(int kernel = 32, int stride = 16) {
+  return {nullptr, 0, SummaryKind::kPooledKeys, kernel, stride, 2};
+}
 SummaryView Sketch(int bits) { return {nullptr, 0, SummaryKind::kSketch, 32, 16, bits}; }
 
 class AttentionTest : public ::testing::TestWithParam<Isa> {
@@ -268,8 +270,13 @@ TEST_P(AttentionTest, AnEmptyListGivesZeros) {
 }
 
 TEST_P(AttentionTest, SelectionMatchesTheReferenceUpToNearTies) {
-  for (const auto& [summary, tolerance] : std::vector<std::pair<SummaryView, double>>{
-           {Pooled(), 1e-5}, {Sketch(1), 0.02}, {Sketch(2), 0.02}, {Sketch(4), 0.02}}) {
+  for (const auto& [summary, tolerance] : std::vector<std::pair<SummaryView, double>>{{Pooled(), 1e-5},
+                                                                                      {Pooled(16, 8), 1e-5},
+                                                                                      {Pooled(64, 64), 1e-5},
+                                                                                      {Pooled(4, 1), 1e-5},
+                                                                                      {Sketch(1), 0.02},
+                                                                                      {Sketch(2), 0.02},
+                                                                                      {Sketch(4), 0.02}}) {
     for (const int dim : {8, 64, 80}) {
       const Shape s{6, 2, dim, 64, DType::kF16, summary};
       auto cpu = Cpu();

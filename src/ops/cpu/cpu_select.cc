@@ -120,36 +120,69 @@ void CpuAttention::Summarise(const SummariseParams& p) {
   }
 }
 
-// Block scores by pooled windows; scratch holds [G][windows], then [blocks].
-const float* CpuAttention::PooledScores(const SelectParams& p, int row, int head, float* scratch) const {
+// Floats between the window scores of two queries.
+int64_t CpuAttention::PooledStride(const SelectParams& p) const {
+  return (static_cast<int64_t>(limits_.max_blocks) * (p.kv.block_tokens / p.summary.stride) + 15) / 16 * 16;
+}
+
+// Behind the token or window scores: [blocks] scores, then 3 * [blocks] for the candidates, then the queries.
+float* CpuAttention::BlockScratch(int group, int block_tokens, float* scratch) const {
+  return scratch + static_cast<int64_t>(group) * limits_.max_blocks * block_tokens;
+}
+
+// Scores of the pooled windows of a tile of rows: each group of blocks is packed once and meets all queries. Entry e of
+// block b, counted through, is window b * (B / stride) + e - skip; entries before the first window are never used.
+void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int head, float* scratch) const {
   const KvView& kv = p.kv;
+  const int d = kv.head_dim;
+  const int group = p.num_heads / kv.num_kv_heads;
+  const int queries = tile.num_rows * group;
+  const int per_block = kv.block_tokens / p.summary.stride;
+  const int seq = p.rows.row_seq[tile.first_row];
+  const int num_blocks = p.rows.positions[tile.first_row + tile.num_rows - 1] / kv.block_tokens + 1;
+  const int64_t stride = PooledStride(p);
+  float* at = BlockScratch(group, kv.block_tokens, scratch) + 4 * static_cast<int64_t>(limits_.max_blocks);
+  auto** a = reinterpret_cast<const float**>(at);
+  auto** c = reinterpret_cast<float**>(at + 2 * static_cast<int64_t>(queries));
+  float* q = at + 4 * static_cast<int64_t>(queries);
+  float* panels = q + static_cast<int64_t>(queries) * d;
+  for (int i = 0; i < queries; ++i) {
+    const float* from =
+        p.q + (tile.first_row + i / group) * p.q_stride + static_cast<int64_t>(head * group + i % group) * d;
+    for (int j = 0; j < d; ++j) q[static_cast<int64_t>(i) * d + j] = from[j] * p.scale;
+    a[i] = q + static_cast<int64_t>(i) * d;
+  }
+  for (int first = 0; first < num_blocks; first += kPooledBlocks) {
+    const int blocks = std::min(kPooledBlocks, num_blocks - first);
+    const int columns = (blocks * per_block + 15) / 16 * 16;
+    if (columns > blocks * per_block) std::fill(panels, panels + static_cast<int64_t>(columns) * d, 0.0f);
+    for (int e = 0; e < blocks * per_block; ++e) {
+      const int block = first + e / per_block;
+      const auto* page =
+          reinterpret_cast<const float*>(SummaryPage(kv, p.summary, PhysicalBlock(p.rows, seq, block), head));
+      const float* from = page + static_cast<int64_t>(e % per_block) * d;
+      float* to = panels + static_cast<int64_t>(e / 16) * 16 * d + e % 16;
+      for (int j = 0; j < d; ++j) to[j * 16] = from[j];
+    }
+    for (int i = 0; i < queries; ++i) c[i] = scratch + i * stride + static_cast<int64_t>(first) * per_block;
+    kernels_->product(a, c, queries, panels, columns, d, false);
+  }
+}
+
+// Block scores of one row from its query scores z [G][PooledStride].
+const float* CpuAttention::PooledScores(const SelectParams& p, int row, float* z, float* scores) const {
   const SummaryView& s = p.summary;
   const int pos = p.rows.positions[row];
-  const int seq = p.rows.row_seq[row];
-  const int group = p.num_heads / kv.num_kv_heads;
-  const int d = kv.head_dim;
-  const int num_blocks = pos / kv.block_tokens + 1;
-  const int per_block = kv.block_tokens / s.stride;
+  const int group = p.num_heads / p.kv.num_kv_heads;
+  const int num_blocks = pos / p.kv.block_tokens + 1;
+  const int per_block = p.kv.block_tokens / s.stride;
   const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
   const int windows = std::max(0, (pos + 1) / s.stride - skip);
-  float* scores = scratch + static_cast<int64_t>(group) * limits_.max_blocks * kv.block_tokens;
   std::fill(scores, scores + num_blocks, 0.0f);
   if (windows == 0) return scores;
-  float* z = scratch;
-  const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head) * group * d;
-  for (int block = 0; block < num_blocks; ++block) {
-    const auto* page = reinterpret_cast<const float*>(SummaryPage(kv, s, PhysicalBlock(p.rows, seq, block), head));
-    for (int e = 0; e < per_block; ++e) {
-      const int w = block * per_block + e - skip;
-      if (w < 0 || w >= windows) continue;
-      for (int g = 0; g < group; ++g) {
-        z[static_cast<int64_t>(g) * windows + w] =
-            p.scale * kernels_->dot(q + static_cast<int64_t>(g) * d, page + static_cast<int64_t>(e) * d, d);
-      }
-    }
-  }
+  z += skip;
   for (int g = 0; g < group; ++g) {
-    float* row_z = z + static_cast<int64_t>(g) * windows;
+    float* row_z = z + g * PooledStride(p);
     const float inverse = 1.0f / kernels_->exp_sum(row_z, windows, kernels_->max(row_z, windows));
     for (int w = 0; w < windows; ++w) z[w] = (g == 0 ? 0.0f : z[w]) + row_z[w] * inverse;  // g 0 normalises itself
   }
@@ -171,7 +204,7 @@ const float* CpuAttention::SketchScores(const SelectParams& p, int row, int head
   const int bits = p.summary.bits;
   const int num_blocks = pos / kv.block_tokens + 1;
   const int64_t stride = static_cast<int64_t>(num_blocks) * kv.block_tokens;
-  float* scores = scratch + static_cast<int64_t>(group) * limits_.max_blocks * kv.block_tokens;
+  float* scores = BlockScratch(group, kv.block_tokens, scratch);
   std::fill(scores, scores + num_blocks, 0.0f);
   if (pos < kv.block_tokens - 1) return scores;
   const int chunks = SketchChunks(d, bits);
@@ -215,29 +248,31 @@ const float* CpuAttention::SketchScores(const SelectParams& p, int row, int head
   return scores;
 }
 
-void CpuAttention::SelectRow(const SelectParams& p, int row, int head, float* scratch) const {
-  const KvView& kv = p.kv;
-  const int64_t at = static_cast<int64_t>(row) * kv.num_kv_heads + head;
+bool CpuAttention::NeedsScores(const SelectParams& p, int row) {
+  return p.row_sparse[row] != 0 && p.rows.positions[row] / p.kv.block_tokens + 1 > p.top_k;
+}
+
+// The choice of one row and KV head; scores [blocks] where NeedsScores, with room for the candidates behind them.
+void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room) {
+  const int64_t at = static_cast<int64_t>(row) * p.kv.num_kv_heads + head;
   if (p.row_sparse[row] == 0) {
     p.counts[at] = -1;
     return;
   }
-  const int num_blocks = p.rows.positions[row] / kv.block_tokens + 1;
+  const int num_blocks = p.rows.positions[row] / p.kv.block_tokens + 1;
   int32_t* ids = p.ids + at * p.top_k;
   if (num_blocks <= p.top_k) {  // everything is chosen, whatever the scores
     p.counts[at] = num_blocks;
     for (int b = 0; b < num_blocks; ++b) ids[b] = b;
     return;
   }
-  const float* scores = p.summary.kind == SummaryKind::kSketch ? SketchScores(p, row, head, scratch)
-                                                               : PooledScores(p, row, head, scratch);
   const int own = num_blocks - 1;
   int n = 0;
   // Forced blocks: the newest first, then the initial ones.
   for (int b = own; b >= std::max(0, own - p.local_blocks) && n < p.top_k; --b) ids[n++] = b;
   for (int b = 0; b < std::min(p.init_blocks, own - p.local_blocks) && n < p.top_k; ++b) ids[n++] = b;
   if (n < p.top_k) {
-    auto* free = reinterpret_cast<Candidate*>(const_cast<float*>(scores) + limits_.max_blocks);
+    auto* free = reinterpret_cast<Candidate*>(room);
     int num_free = 0;
     for (int b = p.init_blocks; b < own - p.local_blocks; ++b) free[num_free++] = {scores[b], b};
     const int want = std::min(p.top_k - n, num_free);
@@ -248,13 +283,41 @@ void CpuAttention::SelectRow(const SelectParams& p, int row, int head, float* sc
   p.counts[at] = n;
 }
 
+void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const {
+  const int group = p.num_heads / p.kv.num_kv_heads;
+  const int end = tile.first_row + tile.num_rows;
+  const bool pooled = p.summary.kind == SummaryKind::kPooledKeys;
+  bool any = false;
+  for (int t = tile.first_row; t < end; ++t) any = any || NeedsScores(p, t);
+  if (pooled && any) PooledProducts(p, tile, head, scratch);
+  float* scores = BlockScratch(group, p.kv.block_tokens, scratch);
+  for (int t = tile.first_row; t < end; ++t) {
+    if (NeedsScores(p, t)) {
+      if (pooled) {
+        PooledScores(p, t, scratch + static_cast<int64_t>(t - tile.first_row) * group * PooledStride(p), scores);
+      } else {
+        SketchScores(p, t, head, scratch);
+      }
+    }
+    PickBlocks(p, t, head, scores, scores + limits_.max_blocks);
+  }
+}
+
 void CpuAttention::Select(const SelectParams& p) {
   const int heads = p.kv.num_kv_heads;
-  const int64_t tasks = static_cast<int64_t>(p.rows.num_rows) * heads;
+  const int group = p.num_heads / heads;
+  int rows_per_tile = 1;
+  if (p.summary.kind == SummaryKind::kPooledKeys) {
+    // As many rows as their scores fit in the room of one row's token scores.
+    const int64_t fit = static_cast<int64_t>(limits_.max_blocks) * p.kv.block_tokens / PooledStride(p);
+    rows_per_tile = static_cast<int>(std::clamp<int64_t>(fit, 1, std::max(1, kTileQueries / group)));
+  }
+  auto* tiles = tiles_.as<Tile>();
+  const int64_t tasks = static_cast<int64_t>(NumTiles(p.rows, rows_per_tile, tiles)) * heads;
   int64_t tokens = 0;
-  for (int t = 0; t < p.rows.num_rows; ++t) tokens += p.row_sparse[t] != 0 ? p.rows.positions[t] + 1 : 0;
+  for (int t = 0; t < p.rows.num_rows; ++t) tokens += NeedsScores(p, t) ? p.rows.positions[t] + 1 : 0;
   const auto run = [&](int64_t task, int thread) {
-    SelectRow(p, static_cast<int>(task / heads), static_cast<int>(task % heads), Scratch(thread));
+    SelectTile(p, tiles[task / heads], static_cast<int>(task % heads), Scratch(thread));
   };
   if (tokens * p.num_heads < 8192) {
     for (int64_t t = 0; t < tasks; ++t) run(t, 0);
