@@ -155,14 +155,6 @@ float MaxValue(const float* x, int n) {
   return top;
 }
 
-float Dot(const float* a, const float* b, int n) {
-  Vec::F sum = Vec::Set(0);
-  int i = 0;
-  for (; i + Vec::kLanes <= n; i += Vec::kLanes) sum = Vec::MulAdd(Vec::Load(a + i), Vec::Load(b + i), sum);
-  if (i < n) sum = Vec::MulAdd(LoadTail(a + i, n - i), LoadTail(b + i, n - i), sum);
-  return Vec::Sum(sum);
-}
-
 #ifdef __AVX2__
 template <int kBits, int kQueries>
 void SketchQueries(const uint8_t* codes, const float* scales, int tokens, int chunks, const SketchQuery* queries) {
@@ -244,7 +236,6 @@ constexpr AttentionKernels kAttentionKernels = {{Pack<ElemF32>, Pack<ElemF16>, P
                                                 ExpSum,
                                                 SumOf,
                                                 MaxValue,
-                                                Dot,
                                                 SketchScores};
 
 }  // namespace

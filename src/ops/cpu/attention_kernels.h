@@ -34,7 +34,6 @@ struct AttentionKernels {
   float (*exp_sum)(float* x, int n, float max);
   float (*sum)(const float* x, int n);
   float (*max)(const float* x, int n);
-  float (*dot)(const float* a, const float* b, int n);
   // Scores of `tokens` (a multiple of 8) tokens of one sketch page for `num` queries; layout in cpu_attention.cc.
   void (*sketch_scores)(const uint8_t* codes, const float* scales, int tokens, int chunks, int bits,
                         const SketchQuery* queries, int num);
