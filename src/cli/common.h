@@ -30,10 +30,6 @@ struct AttentionArgs {
   AttentionOptions values;
 };
 
-struct SamplingArgs {
-  SamplingParams params;
-};
-
 // Prints "farsight: <sentence>" to standard error and returns the exit code for it.
 int Fail(const Status& status);
 

@@ -104,8 +104,7 @@ int Perplexity(const EvalArgs& args, const std::shared_ptr<Model>& model, const 
 // --- compare ------------------------------------------------------------------------------------------------------
 
 // Logits of rows [from, from + count) of `tokens`, as the engine's policy computes them after a dense prefix.
-StatusOr<std::vector<float>> TailLogits(Engine& engine, const std::vector<int32_t>& tokens, int64_t from,
-                                        int64_t vocab) {
+StatusOr<std::vector<float>> TailLogits(Engine& engine, const std::vector<int32_t>& tokens, int64_t from) {
   std::vector<float> out;
   Request r;
   r.prompt = tokens;
@@ -116,7 +115,6 @@ StatusOr<std::vector<float>> TailLogits(Engine& engine, const std::vector<int32_
   };
   FS_ASSIGN_OR_RETURN(const Completion c, engine.Generate(std::move(r)));
   (void)c;
-  (void)vocab;
   return out;
 }
 
@@ -139,7 +137,7 @@ int Compare(const EvalArgs& args, const std::shared_ptr<Model>& model, std::vect
     if (!options.ok()) return Fail(options.status());
     auto engine = Engine::Create(model, *options);
     if (!engine.ok()) return Fail(engine.status());
-    auto logits = TailLogits(**engine, tokens, prefix, vocab);
+    auto logits = TailLogits(**engine, tokens, prefix);
     if (!logits.ok()) return Fail(logits.status());
     if (policy == "dense") {
       dense = std::move(*logits);

@@ -142,7 +142,7 @@ int Run(const RunArgs& args) {
   TraceWriter trace;
   Request request = MakeRequest(args, std::move(*prompt), &bar);
   if (!args.trace.empty()) {
-    trace.Begin(**model, request.prompt, (*engine)->stats().attention.block_size);
+    trace.Begin(request.prompt, (*engine)->stats().attention.block_size);
     request.on_blocks = [&trace](const BlockTrace& b) { trace.Add(b); };
   }
   if (!args.json) {

@@ -58,7 +58,7 @@ step.oninput=()=>show(+step.value);spans.forEach((e,i)=>e.onmouseover=()=>{{step
 
 }  // namespace
 
-void TraceWriter::Begin(const Model&, std::vector<int32_t> prompt, int block_size) {
+void TraceWriter::Begin(std::vector<int32_t> prompt, int block_size) {
   prompt_ = std::move(prompt);
   block_size_ = block_size;
 }

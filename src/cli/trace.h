@@ -12,7 +12,7 @@ namespace farsight::cli {
 
 class TraceWriter {
  public:
-  void Begin(const Model& model, std::vector<int32_t> prompt, int block_size);
+  void Begin(std::vector<int32_t> prompt, int block_size);
   void Add(const BlockTrace& trace);
   Status Write(const std::string& path, const Model& model, const std::vector<int32_t>& generated) const;
 
