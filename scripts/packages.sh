@@ -7,7 +7,7 @@ if [ "$(id -u)" != 0 ]; then
   sudo="sudo"
 fi
 packages="g++ cmake ninja-build pkg-config ccache nlohmann-json3-dev libcli11-dev libfmt-dev libutf8proc-dev
-  libgtest-dev libgmock-dev libpcre2-dev python3 python3-pip unzip ca-certificates $*"
+  liburing-dev libxxhash-dev libgtest-dev libgmock-dev libpcre2-dev python3 python3-pip unzip ca-certificates $*"
 missing=""
 for p in $packages; do
   dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q "ok installed" || missing="$missing $p"
