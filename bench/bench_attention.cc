@@ -127,6 +127,7 @@ class Cache {
     kv_.dtype = dtype;
     kv_.block_tokens = kBlock;
     kv_.num_kv_heads = kKvHeads;
+    kv_.block_heads = kKvHeads;
     kv_.head_dim = kDim;
     kv_.page_bytes = b_.KvPageBytes(kv_);
     summary_ = summary;

@@ -17,6 +17,7 @@ enum class AttentionPolicy {
   kInfLlm2,  // InfLLM-v2: the layer's own query over mean-pooled keys (arXiv 2509.24663), training-free on a dense
              // model
   kSketch,   // the layer's own query over few-bit sketches of every key: keeps a dense-trained model's answers
+  kNsa,      // native sparse attention (arXiv 2502.11089): only for models that were trained with it, and all they run
 };
 
 // Which rows a sparse policy applies to. A prompt is prefill; generated tokens are decode.
@@ -25,6 +26,8 @@ enum class SparsePhase { kDecode, kAll };
 // The type keys and values are stored in.
 enum class KvType { kF32, kF16, kBF16 };
 
+// Where the policy is the one the model was trained with (by name or as kModel), a constant left at its default here is
+// the model's own. The shapes of NSA (block, kernel, window) are always the model's.
 struct AttentionOptions {
   AttentionPolicy policy = AttentionPolicy::kModel;
   // Decode only is the default for dense-trained models (sparse prefill loses answers sooner); a model trained sparse
@@ -59,7 +62,7 @@ struct EngineOptions {
   AttentionOptions attention = {};
 };
 
-const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch"
+const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "nsa"
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
 const char* KvTypeName(KvType type);  // "f32", "f16", "bf16"
 StatusOr<KvType> ParseKvType(const std::string& name);

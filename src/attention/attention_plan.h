@@ -13,7 +13,7 @@ namespace farsight {
 // Where a layer's block list comes from.
 enum class ListSource : uint8_t {
   kAll,       // every visible block
-  kOwnQuery,  // the layer's own query over the key summaries of the same layer
+  kOwnQuery,  // the layer's own query over the key summaries of the same layer; NSA's compressed branch is one
 };
 
 struct AttentionPlan {
@@ -31,7 +31,8 @@ struct AttentionPlan {
   }
 };
 
-// `trained` is what the model was trained with; it replaces `asked` where that says kModel.
+// `trained` is what the model was trained with; see AttentionOptions for how the two are merged. NSA models refuse every
+// other policy, and other models refuse NSA.
 StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers);
 
 }  // namespace farsight

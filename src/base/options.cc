@@ -12,16 +12,18 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
       return "infllm2";
     case AttentionPolicy::kSketch:
       return "sketch";
+    case AttentionPolicy::kNsa:
+      return "nsa";
   }
   return "?";
 }
 
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name) {
-  for (auto p :
-       {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch}) {
+  for (auto p : {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch,
+                 AttentionPolicy::kNsa}) {
     if (name == AttentionPolicyName(p)) return p;
   }
-  return InvalidArgument("unknown attention policy '" + name + "': expected model, dense, infllm2 or sketch");
+  return InvalidArgument("unknown attention policy '" + name + "': expected model, dense, infllm2, sketch or nsa");
 }
 
 const char* KvTypeName(KvType type) {

@@ -75,12 +75,61 @@ Status ReadSparse(const ModelFile& file, const std::string& arch, ModelConfig* c
   FS_RETURN_IF_ERROR(read("local_window", &a.local_window));
   FS_RETURN_IF_ERROR(read("top_k_blocks", &a.top_k_blocks));
   FS_RETURN_IF_ERROR(read("dense_len", &a.dense_below));
-  FS_ASSIGN_OR_RETURN(const bool nope, file.OptBool(arch + ".use_nope", false));
-  if (nope) {
-    return Unimplemented("'" + file.path() +
-                         "' selects blocks with un-rotated queries and keys (use_nope), which is not supported yet");
-  }
+  FS_ASSIGN_OR_RETURN(c->nope_scores, file.OptBool(arch + ".use_nope", false));
   return Validate(a);
+}
+
+Status ReadNsa(const ModelFile& file, ModelConfig* c) {
+  AttentionOptions& a = c->attention;
+  NsaConfig& n = c->nsa;
+  a.policy = AttentionPolicy::kNsa;
+  a.phase = SparsePhase::kAll;
+  a.dense_layers = 0;
+  a.dense_below = 0;
+  const auto read = [&](const char* key, int low, int* out) -> Status {
+    FS_ASSIGN_OR_RETURN(*out, SmallInt(file, std::string("nsa.") + key, low, 1 << 20));
+    return OkStatus();
+  };
+  int local_blocks = 0;
+  FS_RETURN_IF_ERROR(read("compress_len", 1, &a.kernel_size));
+  FS_RETURN_IF_ERROR(read("compress_stride", 1, &a.kernel_stride));
+  FS_RETURN_IF_ERROR(read("block", 1, &a.block_size));
+  FS_RETURN_IF_ERROR(read("top_n", 1, &a.top_k_blocks));
+  FS_RETURN_IF_ERROR(read("window", 1, &n.window));
+  FS_RETURN_IF_ERROR(read("init_blocks", 0, &a.init_blocks));
+  FS_RETURN_IF_ERROR(read("local_blocks", 1, &local_blocks));
+  FS_RETURN_IF_ERROR(read("kv_sets", 1, &n.kv_sets));
+  if (local_blocks > 4096) return DataLoss("'nsa.local_blocks' is " + std::to_string(local_blocks));
+  FS_RETURN_IF_ERROR(Validate(a));
+  a.local_window = (local_blocks - 1) * a.block_size;
+  if (n.kv_sets != 1 && n.kv_sets != 3) {
+    return Unimplemented("'nsa.kv_sets' of '" + file.path() + "' is " + std::to_string(n.kv_sets) +
+                         "; 1 and 3 are supported");
+  }
+  FS_ASSIGN_OR_RETURN(const std::string rope, file.OptString("nsa.compress_rope", "none"));
+  if (rope == "none") {
+    n.compress_rope = CompressRope::kNone;
+  } else if (rope == "post") {
+    n.compress_rope = CompressRope::kPost;
+  } else if (rope == "start") {
+    n.compress_rope = CompressRope::kStart;
+  } else {
+    return Unimplemented("'nsa.compress_rope' of '" + file.path() + "' is '" + rope +
+                         "'; none, post and start are supported");
+  }
+  FS_ASSIGN_OR_RETURN(const std::string compressor, file.OptString("nsa.compressor", "softmax"));
+  if (compressor != "softmax" && compressor != "mean") {
+    return Unimplemented("'nsa.compressor' of '" + file.path() + "' is '" + compressor +
+                         "'; softmax and mean are supported");
+  }
+  n.learned_compressor = compressor == "softmax";
+  FS_ASSIGN_OR_RETURN(const std::string gate, file.OptString("nsa.gate", "sigmoid"));
+  if (gate != "sigmoid" && gate != "sigmoid_bias") {
+    return Unimplemented("'nsa.gate' of '" + file.path() + "' is '" + gate +
+                         "'; sigmoid and sigmoid_bias are supported");
+  }
+  n.gate_bias = gate == "sigmoid_bias";
+  return OkStatus();
 }
 
 }  // namespace
@@ -89,9 +138,9 @@ StatusOr<ModelConfig> ConfigFromGguf(const ModelFile& file) {
   ModelConfig c;
   FS_ASSIGN_OR_RETURN(c.architecture, file.GetString("general.architecture"));
   const std::string& arch = c.architecture;
-  if (arch != "llama" && arch != "qwen2" && arch != "qwen3" && arch != "minicpm" && arch != "infllm") {
+  if (arch != "llama" && arch != "qwen2" && arch != "qwen3" && arch != "minicpm" && arch != "infllm" && arch != "nsa") {
     return Unimplemented("the architecture '" + arch + "' of '" + file.path() +
-                         "' is not supported (llama, qwen2, qwen3, minicpm and infllm are)");
+                         "' is not supported (llama, qwen2, qwen3, minicpm, infllm and nsa are)");
   }
   FS_ASSIGN_OR_RETURN(c.name, file.OptString("general.name", ""));
   FS_ASSIGN_OR_RETURN(c.layers, SmallInt(file, arch + ".block_count", 1, 1024));
@@ -130,6 +179,7 @@ StatusOr<ModelConfig> ConfigFromGguf(const ModelFile& file) {
   }
   c.attention.policy = AttentionPolicy::kDense;
   if (arch == "infllm") FS_RETURN_IF_ERROR(ReadSparse(file, arch, &c));
+  if (arch == "nsa") FS_RETURN_IF_ERROR(ReadNsa(file, &c));
   FS_RETURN_IF_ERROR(ReadRope(file, arch, &c));
   FS_RETURN_IF_ERROR(ValidateConfig(c));
   return c;

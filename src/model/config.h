@@ -39,8 +39,23 @@ struct RopeConfig {
   std::vector<double> long_factors;   // kLongRope
 };
 
+// What the compressed keys of NSA know of positions.
+enum class CompressRope {
+  kNone,   // pooled unrotated keys, unrotated query
+  kPost,   // pooled rotated keys, rotated query
+  kStart,  // pooled unrotated keys, rotated as the window's first token; rotated query
+};
+
+struct NsaConfig {
+  int kv_sets = 0;  // 3: own keys and values a branch, 1: shared; 0: not an NSA model
+  CompressRope compress_rope = CompressRope::kNone;
+  bool learned_compressor = true;  // softmax weights; otherwise the mean
+  bool gate_bias = false;
+  int window = 0;  // tokens of the sliding window
+};
+
 struct ModelConfig {
-  std::string architecture;  // "llama", "qwen2", "qwen3", "minicpm", "infllm"
+  std::string architecture;  // "llama", "qwen2", "qwen3", "minicpm", "infllm", "nsa"
   std::string name;
   int layers = 0;
   int hidden = 0;
@@ -57,6 +72,8 @@ struct ModelConfig {
   double residual_scale = 1;      // MiniCPM: times both sublayer outputs
   double logit_scale = 1;         // times the logits
   RopeConfig rope;
+  bool nope_scores = false;  // InfLLM-v2 (use_nope): blocks are scored with queries and keys before RoPE
+  NsaConfig nsa;
   AttentionOptions attention;  // policy kDense unless the model was trained with block-sparse attention
 };
 

@@ -22,8 +22,9 @@ class Forward final : public ModelRunner {
       : b_(backend), w_(weights), c_(config), o_(std::move(options)) {}
 
   Status Prepare() {
+    cached_heads_ = c_.kv_heads * std::max(1, c_.nsa.kv_sets);
     q_width_ = static_cast<int64_t>(c_.heads) * c_.head_dim;
-    kv_width_ = static_cast<int64_t>(c_.kv_heads) * c_.head_dim;
+    kv_width_ = static_cast<int64_t>(cached_heads_) * c_.head_dim;
     qkv_width_ = q_width_ + 2 * kv_width_;
     block_tokens_ = o_.plan.options.block_size;
     max_blocks_ = static_cast<int>((o_.context_tokens + block_tokens_ - 1) / block_tokens_);
@@ -33,10 +34,14 @@ class Forward final : public ModelRunner {
     limits.max_blocks = max_blocks_;
     limits.max_width = std::max({c_.hidden, c_.ffn, static_cast<int>(q_width_)});
     limits.num_heads = c_.heads;
-    limits.num_kv_heads = c_.kv_heads;
+    limits.num_kv_heads = cached_heads_;
     limits.head_dim = c_.head_dim;
     limits.block_tokens = block_tokens_;
     FS_RETURN_IF_ERROR(b_.Reserve(limits));
+    FS_ASSIGN_OR_RETURN(const RopeTableSpec rope, ResolveRope(c_.rope, c_.context, o_.context_tokens));
+    rope_magnitude_ = rope.magnitude;
+    FS_ASSIGN_OR_RETURN(inv_freq_, b_.Allocate(rope.inv_freq.size() * sizeof(double)));
+    b_.CopyIn(inv_freq_, 0, std::as_bytes(std::span(rope.inv_freq)));
     FS_RETURN_IF_ERROR(AllocateCache());
     return AllocateActivations();
   }
@@ -45,8 +50,8 @@ class Forward final : public ModelRunner {
   int64_t bytes_per_block() const override {
     int64_t bytes = 0;
     for (size_t l = 0; l < kv_.size(); ++l) {
-      bytes += static_cast<int64_t>(c_.kv_heads) *
-               static_cast<int64_t>(kv_[l].view.page_bytes + (Selects(l) ? kv_[l].summary.page_bytes : 0));
+      bytes += static_cast<int64_t>(cached_heads_) * static_cast<int64_t>(kv_[l].view.page_bytes);
+      if (Selects(l)) bytes += static_cast<int64_t>(c_.kv_heads) * static_cast<int64_t>(kv_[l].summary.page_bytes);
     }
     return bytes;
   }
@@ -75,6 +80,8 @@ class Forward final : public ModelRunner {
   }
 
  private:
+  enum Branches { kCompressed, kSelected, kWindow };
+
   struct LayerCache {
     Buffer pages, summary_pages;
     KvView view;
@@ -82,23 +89,71 @@ class Forward final : public ModelRunner {
   };
 
   bool Selects(size_t layer) const { return o_.plan.sources[layer] == ListSource::kOwnQuery; }
+  bool IsNsa() const { return c_.nsa.kv_sets > 0; }
+  // Are blocks scored with queries and keys as they were before RoPE?
+  bool ScoresUnrotated() const {
+    return IsNsa() ? c_.nsa.compress_rope == CompressRope::kNone
+                   : c_.nope_scores && o_.plan.summary.kind == SummaryKind::kPooledKeys;
+  }
+  // NSA with three sets caches [compressed | selected | window] heads; with one, the branches share them.
+  KvView Branch(const KvView& all, int branch) const {
+    return all.Heads(c_.nsa.kv_sets == 3 ? branch * c_.kv_heads : 0, c_.kv_heads);
+  }
+
+  // How the key summaries of a layer come about, beyond their constants.
+  Status PrepareSummary(size_t layer, SummaryView* summary) {
+    const auto& w = w_.layers[layer];
+    if (!w.compress_k.empty()) {
+      summary->key_weights = w.compress_k.template as<float>();
+      summary->value_weights = w.compress_v.template as<float>();
+    }
+    // Three sets keep the compressed branch's keys as they are pooled; one set has been rotated for the others.
+    const bool stored_rotated = !IsNsa() || c_.nsa.kv_sets == 1;
+    summary->rotate_start = IsNsa() && c_.nsa.compress_rope == CompressRope::kStart;
+    summary->unrotate = stored_rotated && (ScoresUnrotated() || summary->rotate_start);
+    if (!summary->unrotate && !summary->rotate_start) return OkStatus();
+    if (all_cos_.empty()) FS_RETURN_IF_ERROR(MakeContextTable());
+    summary->cos = all_cos_.template as<float>();
+    summary->sin = all_sin_.template as<float>();
+    summary->half_dim = c_.rope.dims / 2;
+    return OkStatus();
+  }
+
+  // cos and sin of every position, for keys that are turned after they were cached.
+  Status MakeContextTable() {
+    const auto n = static_cast<size_t>(max_blocks_) * static_cast<size_t>(block_tokens_);
+    const size_t bytes = n * static_cast<size_t>(c_.rope.dims / 2) * sizeof(float);
+    FS_ASSIGN_OR_RETURN(all_cos_, b_.Allocate(bytes));
+    FS_ASSIGN_OR_RETURN(all_sin_, b_.Allocate(bytes));
+    std::vector<int32_t> positions(n);
+    for (size_t i = 0; i < n; ++i) positions[i] = static_cast<int32_t>(i);
+    FS_ASSIGN_OR_RETURN(Buffer at, b_.Allocate(n * sizeof(int32_t)));
+    b_.CopyIn(at, 0, std::as_bytes(std::span(positions)));
+    b_.RopeTable({at.template as<int32_t>(), inv_freq_.template as<double>(), all_cos_.template as<float>(),
+                  all_sin_.template as<float>(), static_cast<int>(n), c_.rope.dims / 2, rope_magnitude_});
+    return OkStatus();
+  }
 
   Status AllocateCache() {
     for (int l = 0; l < c_.layers; ++l) {
       LayerCache cache;
       cache.view.dtype = o_.kv_dtype;
       cache.view.block_tokens = block_tokens_;
-      cache.view.num_kv_heads = c_.kv_heads;
+      cache.view.num_kv_heads = cached_heads_;
+      cache.view.block_heads = cached_heads_;
       cache.view.head_dim = c_.head_dim;
       cache.view.page_bytes = b_.KvPageBytes(cache.view);
-      const auto pages = static_cast<size_t>(o_.num_blocks) * static_cast<size_t>(c_.kv_heads);
-      FS_ASSIGN_OR_RETURN(cache.pages, b_.Allocate(pages * cache.view.page_bytes));
+      const auto blocks = static_cast<size_t>(o_.num_blocks);
+      FS_ASSIGN_OR_RETURN(cache.pages,
+                          b_.Allocate(blocks * static_cast<size_t>(cached_heads_) * cache.view.page_bytes));
       cache.view.pages = cache.pages.data();
       if (Selects(static_cast<size_t>(l))) {
         cache.summary = o_.plan.summary;
         cache.summary.page_bytes = b_.SummaryPageBytes(cache.view, cache.summary);
-        FS_ASSIGN_OR_RETURN(cache.summary_pages, b_.Allocate(pages * cache.summary.page_bytes));
+        FS_ASSIGN_OR_RETURN(cache.summary_pages,
+                            b_.Allocate(blocks * static_cast<size_t>(c_.kv_heads) * cache.summary.page_bytes));
         cache.summary.pages = cache.summary_pages.data();
+        FS_RETURN_IF_ERROR(PrepareSummary(static_cast<size_t>(l), &cache.summary));
       }
       kv_.push_back(std::move(cache));
     }
@@ -120,10 +175,11 @@ class Forward final : public ModelRunner {
     FS_ASSIGN_OR_RETURN(logits_, floats(o_.max_logit_rows, c_.vocab));
     host_logits_.resize(static_cast<size_t>(o_.max_logit_rows * c_.vocab));
 
-    FS_ASSIGN_OR_RETURN(const RopeTableSpec rope, ResolveRope(c_.rope, c_.context, o_.context_tokens));
-    rope_magnitude_ = rope.magnitude;
-    FS_ASSIGN_OR_RETURN(inv_freq_, b_.Allocate(rope.inv_freq.size() * sizeof(double)));
-    b_.CopyIn(inv_freq_, 0, std::as_bytes(std::span(rope.inv_freq)));
+    if (IsNsa()) {
+      FS_ASSIGN_OR_RETURN(gates_, floats(t, int64_t{3} * c_.heads));
+      FS_ASSIGN_OR_RETURN(selected_, floats(t, q_width_));
+      FS_ASSIGN_OR_RETURN(windowed_, floats(t, q_width_));
+    }
 
     // Step inputs lie one after another in one buffer: tokens, positions, row_seq, block tables, then the flags.
     const auto rows = static_cast<size_t>(o_.max_rows);
@@ -164,7 +220,13 @@ class Forward final : public ModelRunner {
 
   void CopyBlocks(const Batch& batch) {
     for (const auto& copy : batch.copies) {
-      for (auto& cache : kv_) b_.CopyBlock({cache.view, cache.summary, copy.from, copy.to});
+      for (auto& cache : kv_) {
+        b_.CopyBlock({cache.view, {}, copy.from, copy.to});
+        if (cache.summary.kind == SummaryKind::kNone) continue;
+        KvView heads = cache.view.Heads(0, c_.kv_heads);
+        heads.page_bytes = 0;  // the summaries alone
+        b_.CopyBlock({heads, cache.summary, copy.from, copy.to});
+      }
     }
   }
 
@@ -191,55 +253,102 @@ class Forward final : public ModelRunner {
     float* k = q + q_width_;
     float* v = k + kv_width_;
     const int t = rows.num_rows;
-    const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.head_dim)));
 
     Norm(x, h, w.attn_norm, t);
     Apply(w.qkv, h, c_.hidden, q, qkv_width_, t, 1.0, false);
+    if (IsNsa()) {
+      const int64_t gates = int64_t{3} * c_.heads;
+      Apply(w.branch_gate, h, c_.hidden, gates_.template as<float>(), gates, t, 1.0, false);
+    }
     if (c_.qk_norm) {
       const auto eps = static_cast<float>(c_.rms_eps);
       b_.RmsNorm({q, q, w.q_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.heads, c_.head_dim, eps});
       b_.RmsNorm({k, k, w.k_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.kv_heads, c_.head_dim, eps});
     }
-    // q and k are neighbours, so one call turns both.
-    b_.Rope({q, cos_.template as<float>(), sin_.template as<float>(), qkv_width_, t, c_.heads + c_.kv_heads,
-             c_.head_dim, c_.rope.dims / 2});
-    b_.AppendKv({rows, k, v, qkv_width_, cache.view});
+    const bool score_first = Selects(static_cast<size_t>(l)) && ScoresUnrotated();
+    if (score_first) {
+      RotateKeys(k, t);
+      b_.AppendKv({rows, k, v, qkv_width_, cache.view});
+      Select(l, rows, q, any_selects);
+      Rotate(q, t, c_.heads);
+    } else {
+      Rotate(q, t, c_.heads);
+      RotateKeys(k, t);
+      b_.AppendKv({rows, k, v, qkv_width_, cache.view});
+      Select(l, rows, q, any_selects);
+    }
 
     AttendParams attend;
-    if (Selects(static_cast<size_t>(l))) {
-      b_.Summarise({rows, cache.view, cache.summary});
-      if (any_selects) {
-        LayerList& list = ListOf(l);
-        SelectParams s;
-        s.rows = rows;
-        s.q = q;
-        s.row_sparse = reinterpret_cast<const uint8_t*>(inputs_.data() + flags_at_);
-        s.q_stride = qkv_width_;
-        s.num_heads = c_.heads;
-        s.scale = scale;
-        s.kv = cache.view;
-        s.summary = cache.summary;
-        s.top_k = o_.plan.top_k;
-        s.init_blocks = o_.plan.init_blocks;
-        s.local_blocks = o_.plan.local_blocks;
-        s.ids = list.ids.template as<int32_t>();
-        s.counts = list.counts.template as<int32_t>();
-        b_.Select(s);
-        attend.ids = s.ids;
-        attend.counts = s.counts;
-        attend.max_selected = s.top_k;
-      }
+    if (Selects(static_cast<size_t>(l)) && any_selects) {
+      LayerList& list = ListOf(l);
+      attend.ids = list.ids.template as<int32_t>();
+      attend.counts = list.counts.template as<int32_t>();
+      attend.max_selected = o_.plan.top_k;
     }
     attend.rows = rows;
     attend.q = q;
-    attend.out = h;
+    attend.out = IsNsa() ? selected_.template as<float>() : h_.template as<float>();
     attend.q_stride = qkv_width_;
     attend.out_stride = q_width_;
     attend.num_heads = c_.heads;
-    attend.scale = scale;
-    attend.kv = cache.view;
+    attend.scale = Scale();
+    attend.kv = IsNsa() ? Branch(cache.view, kSelected) : cache.view;
     b_.Attend(attend);
+    if (IsNsa()) {
+      attend.ids = attend.counts = nullptr;
+      attend.window = c_.nsa.window;
+      attend.out = windowed_.template as<float>();
+      attend.kv = Branch(cache.view, kWindow);
+      b_.Attend(attend);
+      b_.GateBranches({gates_.template as<float>(),
+                       {h, selected_.template as<float>(), windowed_.template as<float>()},
+                       h,
+                       t,
+                       c_.heads,
+                       c_.head_dim});
+    }
     Apply(w.o, h, q_width_, x, c_.hidden, t, c_.residual_scale, true);
+  }
+
+  float Scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.head_dim))); }
+
+  void Rotate(float* x, int t, int heads) {
+    b_.Rope(
+        {x, cos_.template as<float>(), sin_.template as<float>(), qkv_width_, t, heads, c_.head_dim, c_.rope.dims / 2});
+  }
+
+  // Of NSA's three sets, the compressed one is cached as it is pooled.
+  void RotateKeys(float* k, int t) {
+    const bool skip = c_.nsa.kv_sets == 3 && c_.nsa.compress_rope != CompressRope::kPost;
+    const int first = skip ? c_.kv_heads : 0;
+    Rotate(k + static_cast<int64_t>(first) * c_.head_dim, t, cached_heads_ - first);
+  }
+
+  // Extends the layer's key summaries and chooses its blocks; NSA's compressed branch goes to h_.
+  void Select(int l, const RowBatch& rows, const float* q, bool any_selects) {
+    if (!Selects(static_cast<size_t>(l))) return;
+    auto& cache = kv_[static_cast<size_t>(l)];
+    const KvView view = IsNsa() ? Branch(cache.view, kCompressed) : cache.view;
+    b_.Summarise({rows, view, cache.summary});
+    if (!any_selects) return;
+    LayerList& list = ListOf(l);
+    SelectParams s;
+    s.rows = rows;
+    s.q = q;
+    s.row_sparse = reinterpret_cast<const uint8_t*>(inputs_.data() + flags_at_);
+    s.q_stride = qkv_width_;
+    s.num_heads = c_.heads;
+    s.scale = Scale();
+    s.kv = view;
+    s.summary = cache.summary;
+    s.top_k = o_.plan.top_k;
+    s.init_blocks = o_.plan.init_blocks;
+    s.local_blocks = o_.plan.local_blocks;
+    s.ids = list.ids.template as<int32_t>();
+    s.counts = list.counts.template as<int32_t>();
+    s.out = h_.template as<float>();
+    s.out_stride = q_width_;
+    b_.Select(s);
   }
 
   void FeedForward(int l, int t) {
@@ -309,6 +418,7 @@ class Forward final : public ModelRunner {
   const ModelConfig& c_;
   RunnerOptions o_;
   int64_t q_width_ = 0, kv_width_ = 0, qkv_width_ = 0;
+  int cached_heads_ = 0;  // KV heads of a block over all sets of keys and values
   int block_tokens_ = 64;
   int max_blocks_ = 0;
   double rope_magnitude_ = 1;
@@ -316,6 +426,8 @@ class Forward final : public ModelRunner {
   std::vector<LayerCache> kv_;
   std::vector<LayerList> lists_;
   Buffer x_, h_, qkv_, gate_up_, act_, cos_, sin_, logits_, inv_freq_, inputs_;
+  Buffer all_cos_, all_sin_;            // [context, dims / 2], where keys are turned after caching
+  Buffer gates_, selected_, windowed_;  // NSA
   std::vector<float> host_logits_;
 };
 
@@ -352,7 +464,9 @@ class Loaded : public LoadedModel {
   int64_t HeadBytes() const { return Tied() ? EmbeddingBytes() : static_cast<int64_t>(weights_.output.bytes()); }
   int64_t LayerBytes() const {
     size_t n = 0;
-    for (const auto& l : weights_.layers) n += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
+    for (const auto& l : weights_.layers) {
+      n += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes() + l.branch_gate.bytes();
+    }
     return static_cast<int64_t>(n);
   }
 

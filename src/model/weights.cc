@@ -10,7 +10,7 @@ namespace {
 
 struct NamePair {
   const char* gguf;
-  const char* hf;
+  const char* hf;  // "" where no such checkpoint exists
   bool per_layer;
 };
 
@@ -45,6 +45,24 @@ NamePair NamesOf(WeightSource::Kind kind) {
       return {"ffn_up", "mlp.up_proj", true};
     case K::kDown:
       return {"ffn_down", "mlp.down_proj", true};
+    case K::kKCmp:
+      return {"attn_k_cmp", "", true};
+    case K::kKSlc:
+      return {"attn_k_slc", "", true};
+    case K::kKWin:
+      return {"attn_k_win", "", true};
+    case K::kVCmp:
+      return {"attn_v_cmp", "", true};
+    case K::kVSlc:
+      return {"attn_v_slc", "", true};
+    case K::kVWin:
+      return {"attn_v_win", "", true};
+    case K::kCompressK:
+      return {"attn_compress_k", "", true};
+    case K::kCompressV:
+      return {"attn_compress_v", "", true};
+    case K::kBranchGate:
+      return {"attn_gate", "", true};
   }
   return {"?", "?", false};
 }
@@ -115,6 +133,35 @@ StatusOr<std::vector<float>> WeightSource::Vector(Kind kind, int layer, int64_t 
   const FileTensor* t = file_.FindTensor(name);
   if (t == nullptr) return DataLoss("'" + file_.path() + "' lacks the tensor '" + name + "'");
   return ReadVector(*t, n, false);
+}
+
+StatusOr<std::vector<float>> WeightSource::Compressor(Kind kind, int layer, int64_t window) const {
+  const std::string name = Name(kind, layer, "weight");
+  const FileTensor* t = file_.FindTensor(name);
+  if (t == nullptr) return DataLoss("'" + file_.path() + "' lacks the tensor '" + name + "'");
+  const int64_t heads = config_.kv_heads;
+  const int64_t dim = config_.head_dim;
+  if (t->shape != std::vector<int64_t>{heads, window, dim} || t->dtype != DType::kF32) {
+    return DataLoss("tensor '" + name + "' has the shape " + ShapeText(t->shape) + ", but F32 [" +
+                    std::to_string(heads) + ", " + std::to_string(window) + ", " + std::to_string(dim) +
+                    "] is expected");
+  }
+  std::vector<float> w(static_cast<size_t>(t->num_elements()));
+  DequantiseRow(t->dtype, t->data.data(), t->num_elements(), w.data());
+  for (float v : w) {
+    if (!std::isfinite(v)) return DataLoss("tensor '" + name + "' holds a value that is not finite");
+  }
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t d = 0; d < dim; ++d) {
+      const auto at = [&](int64_t r) -> float& { return w[static_cast<size_t>((h * window + r) * dim + d)]; };
+      double top = at(0);
+      for (int64_t r = 1; r < window; ++r) top = std::max<double>(top, at(r));
+      double sum = 0;
+      for (int64_t r = 0; r < window; ++r) sum += std::exp(at(r) - top);
+      for (int64_t r = 0; r < window; ++r) at(r) = static_cast<float>(std::exp(at(r) - top) / sum);
+    }
+  }
+  return w;
 }
 
 StatusOr<std::vector<float>> WeightSource::Bias(Kind kind, int layer, int64_t n) const {

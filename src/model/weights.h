@@ -35,6 +35,16 @@ class WeightSource {
     kGate,
     kUp,
     kDown,
+    // NSA
+    kKCmp,
+    kKSlc,
+    kKWin,
+    kVCmp,
+    kVSlc,
+    kVWin,
+    kCompressK,
+    kCompressV,
+    kBranchGate,
   };
 
   // A matrix [rows, cols]; q and k rows come in rotate-half order whatever the file's. `kept` owns reordered bytes.
@@ -42,6 +52,8 @@ class WeightSource {
                               std::vector<std::vector<std::byte>>* kept) const;
   // A vector of n values as f32.
   StatusOr<std::vector<float>> Vector(Kind kind, int layer, int64_t n) const;
+  // Weights of an NSA compressor [kv heads, window, head_dim]: the softmax over the window of the file's tensor.
+  StatusOr<std::vector<float>> Compressor(Kind kind, int layer, int64_t window) const;
   // The bias of a matrix, empty when the file has none.
   StatusOr<std::vector<float>> Bias(Kind kind, int layer, int64_t n) const;
   bool Has(Kind kind, int layer) const { return file_.FindTensor(Name(kind, layer, "weight")) != nullptr; }
@@ -80,10 +92,13 @@ template <typename Matrix>
 struct LayerWeights {
   Buffer attn_norm, ffn_norm;  // [hidden]
   Buffer q_norm, k_norm;       // [head_dim], Qwen3
-  Linear<Matrix> qkv;          // [(Hq + 2 Hkv) * D, hidden]
+  Linear<Matrix> qkv;          // [(Hq + 2 sets Hkv) * D, hidden]: q, keys of every set, values of every set
   Linear<Matrix> o;            // [hidden, Hq * D]
   Linear<Matrix> gate_up;      // [2 * ffn, hidden]
   Linear<Matrix> down;         // [hidden, ffn]
+  // NSA
+  Buffer compress_k, compress_v;  // [Hkv, window, D], or empty for the mean
+  Linear<Matrix> branch_gate;     // [3 * Hq, hidden]
 };
 
 template <typename Matrix>
@@ -123,8 +138,20 @@ class WeightLoader {
         FS_ASSIGN_OR_RETURN(layer.q_norm, Vector(Kind::kQNorm, l, c.head_dim));
         FS_ASSIGN_OR_RETURN(layer.k_norm, Vector(Kind::kKNorm, l, c.head_dim));
       }
-      FS_ASSIGN_OR_RETURN(layer.qkv,
-                          Stack({{Kind::kQ, q_rows}, {Kind::kK, kv_rows}, {Kind::kV, kv_rows}}, l, c.hidden));
+      if (c.nsa.kv_sets == 3) {
+        FS_ASSIGN_OR_RETURN(layer.qkv, Stack({{Kind::kQ, q_rows},
+                                              {Kind::kKCmp, kv_rows},
+                                              {Kind::kKSlc, kv_rows},
+                                              {Kind::kKWin, kv_rows},
+                                              {Kind::kVCmp, kv_rows},
+                                              {Kind::kVSlc, kv_rows},
+                                              {Kind::kVWin, kv_rows}},
+                                             l, c.hidden));
+      } else {
+        FS_ASSIGN_OR_RETURN(layer.qkv,
+                            Stack({{Kind::kQ, q_rows}, {Kind::kK, kv_rows}, {Kind::kV, kv_rows}}, l, c.hidden));
+      }
+      if (c.nsa.kv_sets > 0) FS_RETURN_IF_ERROR(LoadNsa(l, &layer));
       FS_ASSIGN_OR_RETURN(layer.o, Stack({{Kind::kO, c.hidden}}, l, q_rows));
       FS_ASSIGN_OR_RETURN(layer.gate_up, Stack({{Kind::kGate, c.ffn}, {Kind::kUp, c.ffn}}, l, c.hidden));
       FS_ASSIGN_OR_RETURN(layer.down, Stack({{Kind::kDown, c.hidden}}, l, c.ffn));
@@ -134,6 +161,21 @@ class WeightLoader {
   }
 
  private:
+  Status LoadNsa(int l, LayerWeights<Matrix>* layer) {
+    const ModelConfig& c = config_;
+    if (c.nsa.learned_compressor) {
+      FS_ASSIGN_OR_RETURN(const auto k, source_.Compressor(Kind::kCompressK, l, c.attention.kernel_size));
+      FS_ASSIGN_OR_RETURN(layer->compress_k, Upload(k));
+      FS_ASSIGN_OR_RETURN(const auto v, source_.Compressor(Kind::kCompressV, l, c.attention.kernel_size));
+      FS_ASSIGN_OR_RETURN(layer->compress_v, Upload(v));
+    }
+    FS_ASSIGN_OR_RETURN(layer->branch_gate, Stack({{Kind::kBranchGate, int64_t{3} * c.heads}}, l, c.hidden));
+    if (c.nsa.gate_bias && layer->branch_gate.bias.empty()) {
+      return DataLoss("layer " + std::to_string(l) + " lacks the bias of its branch gates");
+    }
+    return OkStatus();
+  }
+
   StatusOr<Buffer> Upload(const std::vector<float>& values) {
     FS_ASSIGN_OR_RETURN(Buffer b, backend_.Allocate(values.size() * sizeof(float)));
     backend_.CopyIn(b, 0, std::as_bytes(std::span(values)));

@@ -41,6 +41,7 @@ concept Backend = requires(B b, const B cb, Buffer& buffer, const Buffer& const_
   {b.Summarise(SummariseParams{})};
   {b.Select(SelectParams{})};
   {b.Attend(AttendParams{})};
+  {b.GateBranches(GateBranchesParams{})};
   {b.CopyBlock(CopyBlockParams{})};
 };
 

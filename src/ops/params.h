@@ -36,12 +36,21 @@ struct RowBatch {
 
 // Keys and values of one layer: pages of B tokens of one KV head, K then V, the order inside is the backend's choice.
 struct KvView {
-  std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + (p * num_kv_heads + h) * page_bytes
+  std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + (p * block_heads + h) * page_bytes
   size_t page_bytes = 0;
   DType dtype = DType::kF16;  // kF32, kF16 or kBF16
   int block_tokens = 64;      // B: a multiple of 16
-  int num_kv_heads = 0;
-  int head_dim = 0;  // D: a multiple of 8, at most 256
+  int num_kv_heads = 0;       // Hkv of this view
+  int block_heads = 0;        // heads a physical block holds over all views: more than Hkv in a model with branches
+  int head_dim = 0;           // D: a multiple of 8, at most 256
+
+  // The view of `heads` of this view's heads, from `first` on.
+  KvView Heads(int first, int heads) const {
+    KvView v = *this;
+    v.pages += static_cast<size_t>(first) * page_bytes;
+    v.num_kv_heads = heads;
+    return v;
+  }
 };
 
 // What a block's keys are summarised by for selection.
@@ -49,8 +58,12 @@ enum class SummaryKind : uint8_t {
   kNone,
   // InfLLM-v2 (specs: compressed keys): window j is the mean of the cached (post-RoPE) keys of tokens
   // [j*stride, j*stride+kernel). It is stored with the block that holds its LAST token, so a block's summary depends on
-  // nothing after the block: sharing a prefix and truncating need no recomputation. f32.
+  // nothing after the block: sharing a prefix and truncating need no recomputation. f32. With `unrotate` the keys are
+  // turned back to before RoPE first (use_nope).
   kPooledKeys,
+  // NSA (arXiv 2502.11089): windows as above, of keys and of values, each a weighted sum of its tokens with weights by
+  // place in the window and channel. In the dtype of the cache.
+  kCompressed,
   // Token sketches: per token `bits` bits a channel of (key - centre) and one scale. The centre of a (sequence, layer,
   // head) is the mean of keys 1 .. B-1 of block 0, fixed when block 0 fills; it lives in block 0's page, and block 0's
   // codes are written at that moment. Appending never changes an old code.
@@ -61,9 +74,18 @@ struct SummaryView {
   std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + (p * num_kv_heads + h) * page_bytes
   size_t page_bytes = 0;
   SummaryKind kind = SummaryKind::kNone;
-  int kernel = 32;  // kPooledKeys: window length; a multiple of stride
-  int stride = 16;  // kPooledKeys: divides block_tokens
+  int kernel = 32;  // kPooledKeys, kCompressed: window length; a multiple of stride
+  int stride = 16;  // kPooledKeys, kCompressed: divides block_tokens
   int bits = 2;     // kSketch: 1, 2 or 4
+  // kCompressed: weights [Hkv, kernel, D] of keys and values; null: the plain mean.
+  const float* key_weights = nullptr;
+  const float* value_weights = nullptr;
+  // cos and sin of every position of the context, [context, half_dim]: needed by the two flags below.
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+  int half_dim = 0;
+  bool unrotate = false;      // kPooledKeys, kCompressed: the cached keys are rotated, the pooled ones shall not be
+  bool rotate_start = false;  // kCompressed: pooled keys are then rotated at the window's first position
 };
 
 // out[t, :] = scale * table[tokens[t], :]
@@ -161,12 +183,16 @@ struct SummariseParams {
 //   kPooledKeys: softmax over the visible windows (last token <= position) of scale * q . window, summed over the G
 //     heads; a block's score is the maximum over the windows that touch it (0 where none is visible), that is windows
 //     [max(B/stride*b - (kernel/stride - 1), 0), B/stride*(b+1) - 1].
+//   kCompressed: the same softmax P over the visible windows; a block's score is the sum over the windows of P times
+//     the number of stride-long units they share: sum over m < B/stride, n < kernel/stride of P[b*B/stride + m - n].
+//     The output of the compressed branch, sum of P of the head times the pooled values, goes to `out` (zeros where no
+//     window is visible).
 //   kSketch: softmax over the visible tokens of scale * q . sketch, summed over the G heads and over the block's
 //   tokens.
 // Rows with row_sparse[t] == 0 get count -1: they attend to all visible blocks.
 struct SelectParams {
   RowBatch rows;
-  const float* q = nullptr;             // [T, Hq * D] after RoPE, rows q_stride apart
+  const float* q = nullptr;             // [T, Hq * D], rotated or not as the summaries are; rows q_stride apart
   const uint8_t* row_sparse = nullptr;  // [T]
   int64_t q_stride = 0;
   int num_heads = 0;  // Hq
@@ -178,13 +204,15 @@ struct SelectParams {
   int local_blocks = 0;       // forced in addition to the row's own block
   int32_t* ids = nullptr;     // [T, Hkv, top_k] ascending logical block ids
   int32_t* counts = nullptr;  // [T, Hkv]
+  float* out = nullptr;       // kCompressed: [T, Hq * D], rows out_stride apart
+  int64_t out_stride = 0;
 };
 
 // out[t, h] = softmax over tokens u <= position[t] of the listed blocks (scale * q . k_u) applied to v_u.
 // Blocks are visited in ascending id; partial results are split at fixed multiples of kAttendSplitTokens positions and
 // merged in ascending order. Hence the result of a row does not depend on its neighbours, on the chunk it came in, or
 // on the number of threads, and a list of all visible blocks equals no list, bit for bit. A row without any visible
-// token in its list gets zeros.
+// token in its list gets zeros. With `window` only the newest `window` tokens are visible, the row's own included.
 struct AttendParams {
   RowBatch rows;
   const float* q = nullptr;  // [T, Hq * D], rows q_stride apart
@@ -197,10 +225,23 @@ struct AttendParams {
   const int32_t* ids = nullptr;     // [T, Hkv, max_selected] or null: all visible blocks for every row
   const int32_t* counts = nullptr;  // [T, Hkv]; -1 = all visible blocks
   int max_selected = 0;
+  int window = 0;  // 0: no window; with one there are no lists
 };
 inline constexpr int kAttendSplitTokens = 1024;
 
-// Copies one physical block (all heads) of a layer: keys, values and summaries (copy on write).
+// out[t, h, :] = sum over b < kBranches of sigmoid(gates[t, b * Hq + h]) * branches[b][t, h, :]; `out` may be one of
+// the branches.
+struct GateBranchesParams {
+  static constexpr int kBranches = 3;     // NSA: compressed, selected, window
+  const float* gates = nullptr;           // [T, 3 * Hq] before the sigmoid
+  const float* branches[kBranches] = {};  // [T, Hq * D] each
+  float* out = nullptr;                   // [T, Hq * D]
+  int num_rows = 0;
+  int num_heads = 0;
+  int head_dim = 0;
+};
+
+// Copies one physical block (all heads of the view) of a layer: keys, values and summaries (copy on write).
 struct CopyBlockParams {
   KvView kv;
   SummaryView summary;

@@ -71,6 +71,29 @@ void Product(const float* const* a, float* const* c, int m, const float* panels,
   }
 }
 
+template <int kRows>
+FS_INLINE void DotOne(const float* const* a, float* const* c, int j, const float* row, int k) {
+  Vec::F acc[kRows];
+  for (int i = 0; i < kRows; ++i) acc[i] = Vec::Set(0);
+  for (int d = 0; d < k; d += Vec::kLanes) {
+    const Vec::F x = Vec::Load(row + d);
+    for (int i = 0; i < kRows; ++i) acc[i] = Vec::MulAdd(Vec::Load(a[i] + d), x, acc[i]);
+  }
+  for (int i = 0; i < kRows; ++i) c[i][j] = Vec::Sum(acc[i]);
+}
+
+template <class Elem>
+void DotRows(const float* const* a, float* const* c, int m, const std::byte* b, int n, int k) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(b);
+  for (int j = 0; j < n; ++j, bytes += k * Elem::kBytes) {
+    float row[256];
+    for (int d = 0; d < k; d += Vec::kLanes) Vec::Store(Elem::Load(bytes + d * Elem::kBytes), row + d);
+    int i = 0;
+    for (; i + 4 <= m; i += 4) DotOne<4>(a + i, c + i, j, row, k);
+    for (; i < m; ++i) DotOne<1>(a + i, c + i, j, row, k);
+  }
+}
+
 FS_INLINE float MaxOf(Vec::F v) {
   float lanes[Vec::kLanes];
   Vec::Store(v, lanes);
@@ -231,6 +254,7 @@ void SketchScores(const uint8_t* codes, const float* scales, int tokens, int chu
 
 constexpr AttentionKernels kAttentionKernels = {{Pack<ElemF32>, Pack<ElemF16>, Pack<ElemBf16>},
                                                 Product,
+                                                {DotRows<ElemF32>, DotRows<ElemF16>, DotRows<ElemBf16>},
                                                 SoftmaxBlock,
                                                 Scale,
                                                 ExpSum,

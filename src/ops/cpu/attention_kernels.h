@@ -26,6 +26,9 @@ struct AttentionKernels {
   // c[i][0, n) = (accumulate ? c[i] : 0) + sum over j < k, ascending, of a[i][j] * b[j][0, n), for i < m, b as packed.
   // One chain of fused multiply-adds an element, so a row's result does not depend on m.
   void (*product)(const float* const* a, float* const* c, int m, const float* b, int n, int k, bool accumulate);
+  // c[i][j] = a[i][0, k) . b[j][0, k) for i < m, j < n; rows of b are k apart, of f32, f16 or bf16 (in this order). k
+  // is a multiple of 16, at most 256. A result does not depend on m or n.
+  void (*dot_rows[3])(const float* const* a, float* const* c, int m, const std::byte* b, int n, int k);
   // One row of scores s[0, count) against the running maximum m and sum l of its row: s becomes exp(s - new m), zero in
   // [count, n); returns what the earlier output has to be multiplied by. n is a multiple of 16, count >= 1.
   float (*softmax_block)(float* s, int count, int n, float* m, float* l);

@@ -17,10 +17,10 @@ namespace farsight {
 namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
+// A score far below any other: its weight vanishes in the sum of a row.
+constexpr float kMasked = -1e30f;
 // Rows times query heads below which a tile is split over the sequence, so that few rows still use all threads.
 constexpr int kSplitQueries = 128;
-
-int TypeIndex(DType t) { return t == DType::kF32 ? 0 : t == DType::kF16 ? 1 : 2; }
 
 const AttentionKernels& KernelsFor(Isa isa) {
 #if defined(__x86_64__)
@@ -45,9 +45,10 @@ struct CpuAttention::TileWork {
   int32_t* next;  // [rows] position in each row's list
   int* owner;     // [queries] those that compute a block
   int* visible;   // [queries] tokens of the block that each sees
+  int* hidden;    // [queries] of these, the first that its window no longer reaches
 
   static int64_t Floats(int64_t queries, int64_t dim, int64_t padded, int64_t block) {
-    return queries * (dim + block + 2 * padded + 4 + 2 * 2 + 3) + block * padded + 64;
+    return queries * (dim + block + 2 * padded + 4 + 2 * 2 + 4) + block * padded + 64;
   }
   TileWork(float* at, int64_t queries, int64_t dim, int64_t padded, int64_t block) {
     const auto take = [&at](int64_t n) { return std::exchange(at, at + n); };
@@ -65,6 +66,7 @@ struct CpuAttention::TileWork {
     next = reinterpret_cast<int32_t*>(take(queries));
     owner = reinterpret_cast<int*>(take(queries));
     visible = reinterpret_cast<int*>(take(queries));
+    hidden = reinterpret_cast<int*>(take(queries));
   }
   void Reset(int queries, int padded) {
     std::fill(m, m + queries, kNone);
@@ -116,9 +118,8 @@ Status CpuAttention::Reserve(const OpLimits& wanted) {
   // Selection: for each query of a group the scores of every token, then blocks and an order, then the queries in 8
   // bits or those of a tile with the pooled keys that meet them.
   const int64_t tokens = static_cast<int64_t>(l.max_blocks) * l.block_tokens;
-  const int64_t pooled = queries * (l.head_dim + 4) + kPooledBlocks * l.block_tokens * static_cast<int64_t>(l.head_dim);
   const int64_t select = tokens * l.num_heads + 4 * static_cast<int64_t>(l.max_blocks) +
-                         std::max(l.num_heads * (padded + 64), pooled) + 64;
+                         std::max(l.num_heads * (padded + 64), PooledFloats(l)) + 64;
   scratch_floats_ = static_cast<size_t>(RoundUp(std::max(tile, select), 16));
   scratch_threads_ = pool_->num_threads();
   FS_ASSIGN_OR_RETURN(scratch_, AllocateHost(scratch_floats_ * sizeof(float) * static_cast<size_t>(scratch_threads_)));
@@ -227,8 +228,11 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
     }
     return block > own || block >= end_block ? kEnd : block;
   };
+  // The oldest token a row sees.
+  const auto oldest = [&](int row) { return p.window > 0 ? std::max(0, p.rows.positions[row] - p.window + 1) : 0; };
   for (int r = 0; r < tile.num_rows; ++r) {
-    work.next[r] = dense(tile.first_row + r) ? first_block : 0;
+    const int row = tile.first_row + r;
+    work.next[r] = dense(row) ? std::max(first_block, oldest(row) / block_tokens) : 0;
     while (block_of(r) < first_block) ++work.next[r];
   }
 
@@ -264,6 +268,7 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       for (int g = 0; g < group; ++g, ++owners) {
         work.owner[owners] = r * group + g;
         work.visible[owners] = visible;
+        work.hidden[owners] = std::max(0, oldest(tile.first_row + r) - block * block_tokens);
       }
     }
     following = next_block();
@@ -280,7 +285,9 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
     for (int i = 0; i < owners; ++i) {
       const int q = work.owner[i];
       float* o = work.o + static_cast<int64_t>(q) * padded;
+      std::fill(work.c[i], work.c[i] + work.hidden[i], kMasked);
       const float keep = kernels_->softmax_block(work.c[i], work.visible[i], columns, &work.m[q], &work.l[q]);
+      std::fill(work.c[i], work.c[i] + work.hidden[i], 0.0f);
       if (keep != 1.0f) kernels_->scale(o, keep, padded);
       work.a[i] = work.c[i];
       work.c[i] = o;
@@ -313,8 +320,8 @@ void CpuAttention::Attend(const AttendParams& p) {
   const int64_t tasks = static_cast<int64_t>(num_tiles) * kv.num_kv_heads;
 
   // Many tiles, one thread or a short sequence: a task is a tile and walks all of its splits.
-  const bool split = queries <= std::max(kSplitQueries, limits_.num_heads) && splits > 1 && pool_->num_threads() > 1 &&
-                     tasks < 8 * pool_->num_threads();
+  const bool split = p.window == 0 && queries <= std::max(kSplitQueries, limits_.num_heads) && splits > 1 &&
+                     pool_->num_threads() > 1 && tasks < 8 * pool_->num_threads();
   if (!split) {
     const auto run = [&](int64_t task, int thread) {
       // The last tiles see the most blocks: start with them, so that the threads end together.

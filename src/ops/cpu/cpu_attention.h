@@ -12,9 +12,9 @@ namespace farsight {
 struct AttentionKernels;  // function table of one instruction set, in attention_kernels.h
 
 // Pages: keys [D][B], so that a product with a query runs over tokens; values [B][D rounded up to 16].
-// Pooled keys: f32 [B / stride][D]. Sketches: centre [D] f32, scales [B] f32, then codes by 8 tokens: for each chunk of
-// 32 / bits channels 32 bytes, where bits [j * bits, (j + 1) * bits) of byte 4 * t + i belong to token t and channel
-// 4 * j + i of the chunk.
+// Pooled keys: f32 [B / stride][D]. Compressed keys, then values: [B / stride][D rounded up to 16] each. Sketches:
+// centre [D] f32, scales [B] f32, then codes by 8 tokens: for each chunk of 32 / bits channels 32 bytes, where bits [j
+// * bits, (j + 1) * bits) of byte 4 * t + i belong to token t and channel 4 * j + i of the chunk.
 class CpuAttention {
  public:
   // `pool` outlives this object or is replaced by SetPool; isa is concrete and available.
@@ -30,6 +30,7 @@ class CpuAttention {
   void Summarise(const SummariseParams& p);
   void Select(const SelectParams& p);
   void Attend(const AttendParams& p);
+  void GateBranches(const GateBranchesParams& p);
   void CopyBlock(const CopyBlockParams& p);
 
  private:
@@ -44,6 +45,9 @@ class CpuAttention {
   void AttendBlocks(const AttendParams& p, const Tile& tile, int head, int first_block, int end_block,
                     TileWork& work) const;
   void SelectTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
+  static int64_t PooledFloats(const OpLimits& limits);
+  static void CompressWindow(const SummariseParams& p, int seq, int head, int pos);
+  void CompressedTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
   static bool NeedsScores(const SelectParams& p, int row);
   static void PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room);
   int64_t PooledStride(const SelectParams& p) const;

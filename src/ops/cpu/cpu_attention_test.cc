@@ -41,6 +41,7 @@ class Layer {
     kv.dtype = s.dtype;
     kv.block_tokens = s.block;
     kv.num_kv_heads = s.kv_heads;
+    kv.block_heads = s.kv_heads;
     kv.head_dim = s.dim;
     kv.page_bytes = b_.KvPageBytes(kv);
     summary = s.summary;

@@ -43,6 +43,7 @@ class CpuBackend {
   void Summarise(const SummariseParams& p) { attention_->Summarise(p); }
   void Select(const SelectParams& p) { attention_->Select(p); }
   void Attend(const AttendParams& p) { attention_->Attend(p); }
+  void GateBranches(const GateBranchesParams& p) { attention_->GateBranches(p); }
   void CopyBlock(const CopyBlockParams& p) { attention_->CopyBlock(p); }
 
  private:

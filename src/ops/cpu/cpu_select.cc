@@ -91,6 +91,8 @@ size_t CpuAttention::SummaryPageBytes(const KvView& kv, const SummaryView& s) co
       return 0;
     case SummaryKind::kPooledKeys:
       return static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim) * sizeof(float);
+    case SummaryKind::kCompressed:
+      return static_cast<size_t>(2 * (kv.block_tokens / s.stride) * PaddedDim(kv.head_dim) * ElemBytes(kv.dtype));
     case SummaryKind::kSketch:
       return static_cast<size_t>(kv.head_dim + kv.block_tokens) * sizeof(float) +
              static_cast<size_t>(kv.block_tokens) / 8 * static_cast<size_t>(SketchChunks(kv.head_dim, s.bits)) * 32;
@@ -109,7 +111,11 @@ void CpuAttention::Summarise(const SummariseParams& p) {
       if (p.summary.kind == SummaryKind::kSketch) {
         SketchPosition(p, seq, static_cast<int>(head), pos);
       } else if ((pos + 1) % p.summary.stride == 0 && pos + 1 >= p.summary.kernel) {
-        PoolWindow(p, seq, static_cast<int>(head), pos);
+        if (p.summary.kind == SummaryKind::kCompressed || p.summary.unrotate) {
+          CompressWindow(p, seq, static_cast<int>(head), pos);
+        } else {
+          PoolWindow(p, seq, static_cast<int>(head), pos);
+        }
       }
     }
   };
@@ -284,6 +290,7 @@ void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const fl
 }
 
 void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const {
+  if (p.summary.kind == SummaryKind::kCompressed) return CompressedTile(p, tile, head, scratch);
   const int group = p.num_heads / p.kv.num_kv_heads;
   const int end = tile.first_row + tile.num_rows;
   const bool pooled = p.summary.kind == SummaryKind::kPooledKeys;
@@ -307,7 +314,7 @@ void CpuAttention::Select(const SelectParams& p) {
   const int heads = p.kv.num_kv_heads;
   const int group = p.num_heads / heads;
   int rows_per_tile = 1;
-  if (p.summary.kind == SummaryKind::kPooledKeys) {
+  if (p.summary.kind != SummaryKind::kSketch) {
     // As many rows as their scores fit in the room of one row's token scores.
     const int64_t fit = static_cast<int64_t>(limits_.max_blocks) * p.kv.block_tokens / PooledStride(p);
     rows_per_tile = static_cast<int>(std::clamp<int64_t>(fit, 1, std::max(1, kTileQueries / group)));
@@ -315,7 +322,9 @@ void CpuAttention::Select(const SelectParams& p) {
   auto* tiles = tiles_.as<Tile>();
   const int64_t tasks = static_cast<int64_t>(NumTiles(p.rows, rows_per_tile, tiles)) * heads;
   int64_t tokens = 0;
-  for (int t = 0; t < p.rows.num_rows; ++t) tokens += NeedsScores(p, t) ? p.rows.positions[t] + 1 : 0;
+  for (int t = 0; t < p.rows.num_rows; ++t) {
+    tokens += p.summary.kind == SummaryKind::kCompressed || NeedsScores(p, t) ? p.rows.positions[t] + 1 : 0;
+  }
   const auto run = [&](int64_t task, int thread) {
     SelectTile(p, tiles[task / heads], static_cast<int>(task % heads), Scratch(thread));
   };

@@ -47,12 +47,18 @@ class RefBackend {
   void Summarise(const SummariseParams& p);
   void Select(const SelectParams& p);
   void Attend(const AttendParams& p);
+  void GateBranches(const GateBranchesParams& p);
   void CopyBlock(const CopyBlockParams& p);
 
   // Selection in two halves, for tests: scores [num blocks up to the row's own] of one row and KV head, and the choice.
   std::vector<double> BlockScores(const SelectParams& p, int row, int kv_head) const;
   static std::vector<int32_t> PickBlocks(const std::vector<double>& scores, int top_k, int init_blocks,
                                          int local_blocks);
+
+ private:
+  // Softmax over the visible windows of one query head.
+  std::vector<double> WindowShares(const SelectParams& p, int row, int head) const;
+  void AttendCompressed(const SelectParams& p) const;
 };
 static_assert(Backend<RefBackend>);
 

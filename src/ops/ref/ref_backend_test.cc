@@ -33,6 +33,7 @@ class Golden : public ::testing::Test {
   void SetUp() override {
     kv_.dtype = DType::kF32;
     kv_.num_kv_heads = kKvHeads;
+    kv_.block_heads = kKvHeads;
     kv_.head_dim = kDim;
     kv_.page_bytes = backend_.KvPageBytes(kv_);
     summary_.kind = SummaryKind::kPooledKeys;
