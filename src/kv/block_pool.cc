@@ -4,7 +4,8 @@
 
 namespace farsight {
 
-BlockPool::BlockPool(int32_t num_blocks) : owners_(static_cast<size_t>(num_blocks), 0) {
+BlockPool::BlockPool(int32_t num_blocks)
+    : owners_(static_cast<size_t>(num_blocks), 0), generations_(static_cast<size_t>(num_blocks), 0) {
   free_.reserve(owners_.size());
   for (int32_t b = num_blocks - 1; b >= 0; --b) free_.push_back(b);  // block 0 is handed out first
 }
@@ -14,6 +15,7 @@ int32_t BlockPool::Allocate() {
   const int32_t b = free_.back();
   free_.pop_back();
   owners_[static_cast<size_t>(b)] = 1;
+  ++generations_[static_cast<size_t>(b)];
   return b;
 }
 

@@ -21,10 +21,14 @@ class BlockPool {
   void AddOwner(int32_t block);  // of an allocated block
   void Release(int32_t block);   // one owner less; free again at zero
   bool Shared(int32_t block) const { return owners_[static_cast<size_t>(block)] > 1; }
+  bool Owned(int32_t block) const { return owners_[static_cast<size_t>(block)] > 0; }
+  // Differs whenever the block was handed out again: what was known of it before is no longer true.
+  uint32_t generation(int32_t block) const { return generations_[static_cast<size_t>(block)]; }
 
  private:
-  std::vector<int32_t> owners_;  // [num_blocks]
-  std::vector<int32_t> free_;    // a stack: the block freed last is warm in the caches
+  std::vector<int32_t> owners_;        // [num_blocks]
+  std::vector<uint32_t> generations_;  // [num_blocks] times it was handed out
+  std::vector<int32_t> free_;          // a stack: the block freed last is warm in the caches
 };
 
 }  // namespace farsight
