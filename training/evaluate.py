@@ -19,6 +19,7 @@ import model
 from retrieval import Generator, Vocabulary, load_tokens
 
 DEPTHS = [0.0, 0.25, 0.5, 0.75, 0.95]
+STARTS = [0, 8, 16, 24, 32, 48, 64, 128, 256]  # tokens before the statement
 PROMPTS = ['The list of supported options is', 'func (s *Server) ', 'In this chapter we describe how the query planner',
            'And the LORD said unto', 'import os\n\ndef ', 'fn main() {\n    let ', 'To install the package, run',
            'The function returns', '/// Returns the number of', 'SELECT name, count(*) FROM', 'A module is a',
@@ -58,13 +59,13 @@ class Evaluation:
         print(name, json.dumps(value)[:1500], flush=True)
 
     @torch.no_grad()
-    def needles(self, T, form, count, shuffled=False, **settings):
+    def needles(self, T, form, count, shuffled=False, depths=DEPTHS, **settings):
         """Exact match of every answer token, the model being given the right ones before it (= greedy decoding)."""
         generator = Generator(self.held, self.vocabulary, 1000 + T + len(form), held_out=True)
-        out = dict(T=T, form=form, n=count, depths=DEPTHS, exact=[], interval=[], shuffled=shuffled,
+        out = dict(T=T, form=form, n=count, depths=depths, exact=[], interval=[], shuffled=shuffled,
                    settings={k: str(v) for k, v in settings.items()})
         batch, recall, recalled = max(1, self.a.tokens // T), 0.0, 0
-        for depth in DEPTHS:
+        for depth in depths:
             made = [generator.needle_row(T, depth, form) for _ in range(count)]
             if shuffled:
                 for row, _, size in made:
@@ -91,7 +92,7 @@ class Evaluation:
         return out
 
     @torch.no_grad()
-    def bits_per_byte(self, T, kind, **settings):
+    def bits_per_byte(self, T, kind, net=None, **settings):
         """Over the held-out documents of one kind in rows of T. `novel`: only tokens outside 13-grams seen in training."""
         spans = [(d['begin'], d['end']) for d in self.domains if d['kind'] == kind]
         stream = np.concatenate([self.held[b:e] for b, e in spans])
@@ -105,7 +106,7 @@ class Evaluation:
             at = starts[i:i + batch]
             x = torch.from_numpy(np.stack([stream[s:s + T + 1].astype(np.int64) for s in at])).to(self.device)
             y = x[:, 1:].contiguous()
-            ce = self.net(x[:, :-1].contiguous(), y, torch.ones_like(y).float(), **settings)[2].view(y.shape).cpu().numpy()
+            ce = (net or self.net)(x[:, :-1].contiguous(), y, torch.ones_like(y).float(), **settings)[2].view(y.shape).cpu().numpy()
             size = self.vocabulary.bytes_of[y.cpu().numpy()]
             novel = np.stack([seen[s + 1:s + T + 1] for s in at]) == 0
             ce = ce * (size > 0)
@@ -175,7 +176,9 @@ def main():
     p.add_argument('--data', required=True)
     p.add_argument('--out', required=True)
     p.add_argument('--draft', default='')
+    p.add_argument('--full', default='', help='the weights before quantisation: their bits per byte too')
     p.add_argument('--lengths', default='1024:200,4096:200,8192:200,16384:200,32768:100,65536:40', help='T:n a depth')
+    p.add_argument('--starts', default='', help='T:n of needles by their first token, "" for none')
     p.add_argument('--bpb', default='2048,8192,32768')
     p.add_argument('--bpb-tokens', type=int, default=1 << 20)
     p.add_argument('--tokens', type=int, default=131072, help='tokens of a forward pass')
@@ -183,17 +186,25 @@ def main():
     p.add_argument('--limit', type=float, default=1e9, help='seconds after which no further part is started')
     a = p.parse_args()
     e = Evaluation(a)
-    lengths = [tuple(int(v) for v in part.split(':')) for part in a.lengths.split(',')]
+    lengths, starts = ([tuple(int(v) for v in part.split(':')) for part in text.split(',') if part] for text in (a.lengths, a.starts))
     arch = e.net.c.arch
     parts = []
     for kind in ('prose', 'code'):
-        for T in (int(v) for v in a.bpb.split(',')):
+        for T in (int(v) for v in a.bpb.split(',') if v):
             parts.append(('bpb %s %d' % (kind, T), lambda T=T, kind=kind: e.bits_per_byte(T, kind)))
             if arch == 'infllm':
                 parts.append(('bpb dense %s %d' % (kind, T), lambda T=T, kind=kind: e.bits_per_byte(T, kind, dense=True)))
     for T, n in lengths:
         for form in ('completion', 'question'):
             parts.append(('needle %s %d' % (form, T), lambda T=T, n=n, form=form: e.needles(T, form, n)))
+    for T, n in starts:
+        for form in ('completion', 'question'):
+            parts.append(('start %s %d' % (form, T), lambda T=T, n=n, form=form: e.needles(T, form, n, depths=STARTS)))
+    if a.full:
+        full = e.load(a.full)
+        for kind in ('prose', 'code'):
+            for T in [int(v) for v in a.bpb.split(',') if v][:2]:
+                parts.append(('unquantised %s %d' % (kind, T), lambda T=T, kind=kind: e.bits_per_byte(T, kind, full)))
     longest = [T for T, _ in lengths if T <= 16384][-2:]
     if arch in ('nsa', 'infllm'):
         for T in longest:

@@ -36,35 +36,84 @@ def picture(cells, path):
         file.write('\n'.join(out) + '\n</svg>\n')
 
 
-def card(name):
-    title, about = ABOUT[name]
-    log, data = lines_of('%s/results/%s.log.jsonl' % (HERE, name)), json.load(open(HERE + '/results/data.json'))
-    result = json.load(open('%s/results/%s.json' % (HERE, name)))
+def read_json(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def training_of(name, number, log, data):
+    """One run: what it saw, its command and its curve."""
     start, done = next(r for r in log if r.get('event') == 'start'), next(r for r in log if r.get('event') == 'done')
     first_steps = sum(r['seconds'] for r in log if r.get('event') == 'first_step')
     a = start['arguments']
-    out = ['# ' + title, '', about + ' Trained by this project; licence of the weights: Apache-2.0.', '',
-           'The file format and the exact maths are in [docs/gguf-architectures.md](../docs/gguf-architectures.md), the trainer in '
-           '[training/](../training/README.md). It finds facts in long text; it is far too small to know any.', '',
-           '## Training', '',
-           '%.2f M parameters. %.1f M tokens in %d steps of 131,072 (about %.1f passes over the text), %d s of steps and %d s of '
-           'compiling on one NVIDIA H200 (driver 580.159.04, PyTorch %s); bf16 products over f32 weights. Seed %d (rows are built by '
+    is_second = number == 2
+    script = 'training/continue.sh %s DATA FIRST OUT %d' % (name, json.loads(a['phases'])[0][0]) if is_second else 'training/train_all.sh DATA OUT'
+    out = ['%s%.2f M parameters. %.1f M tokens in %d steps of 131,072 (about %.1f passes over the text), %d s of steps and %d s of '
+           'compiling on one NVIDIA H200%s (driver 580.159.04, PyTorch %s); bf16 products over f32 weights. Seed %d (rows are built by '
            'parallel processes, so a rerun is close but not identical).' % (
+               'Second run, from the Q8_0 weights of the first, every length in turn. ' if is_second else '',
                start['parameters'] / 1e6, done['tokens'] / 1e6, done['step'], done['tokens'] / data['train_tokens'], done['elapsed'],
-               first_steps, start['torch'], a['seed']), '',
-           'Command: `training/train_all.sh DATA OUT`. KL weight %s, Muon %s, AdamW %s, weight decay %s, linear cooldown over the last '
-           '%d %% of the time. Phases `[seconds, context, rows, share of retrieval rows, attention]`: `%s`' % (
-               a['kl'], a['muon'], a['adam'], a['decay'], 100 * a['cooldown'], a['phases']), '',
-           '| step | context | tokens, M | loss of text, nats | needle accuracy | copy | list | tokens/s |', '| --- | --- | --- | --- | --- | --- | --- | --- |']
+               first_steps, ' shared with another training process' if is_second else '', start['torch'], a['seed']), '',
+           'Command: `%s`. KL weight %s, Muon %s, AdamW %s, weight decay %s, linear cooldown over the last %d %% of the time. Phases '
+           '`[seconds, context, rows, share of retrieval rows, attention]`%s: `%s`' % (
+               script, a['kl'], a['muon'], a['adam'], a['decay'], 100 * a['cooldown'],
+               ' (a mixture: `[[context, share of the tokens], ...]` and the tokens of a step)' if is_second else '', a['phases']), '',
+           '| step | context | tokens, M | loss of text, nats | needle accuracy | stated at the start | copy | list | tokens/s |',
+           '| --- | --- | --- | --- | --- | --- | --- | --- | --- |']
     points = [r for r in log if 'text' in r]
     for r in points[::max(1, len(points) // 14)] + points[-1:]:
-        out.append('| %d | %d | %.0f | %.3f | %s | %s | %s | %d |' % (r['step'], r['T'], r['tokens'] / 1e6, r['text'], *(
-            r[k].split('/')[0] for k in ('needle', 'copy', 'list')), r['tokens_per_s']))
-    out += ['', '## Needles', '', 'A statement "The code for <three words> is <7 digits>." in held-out documents with held-out words. '
-            '*completion* repeats the statement up to the digits; *question* is a chat turn, and the whole answering sentence and the end '
-            'of the turn must be right. Exact match, n a depth, Wilson 95 %% intervals in brackets. Trained up to %d tokens.'
-            % max(p[1] for p in json.loads(a['phases'])), '', '| context | form | n | ' + ' | '.join('%d %%' % (100 * d) for d in (0, .25, .5, .75, .95))
-            + ' |', '| --- | --- | --- | --- | --- | --- | --- | --- |']
+        out.append('| %d | %s | %.0f | %.3f | %s | %d |' % (r['step'], r['T'], r['tokens'] / 1e6, r['text'], ' | '.join(
+            r[k].split('/')[0] if k in r else '-' for k in ('needle', 'start', 'copy', 'list')), r['tokens_per_s']))
+    return out + ['']
+
+
+def goals_of(name, result):
+    """What was asked for, what was measured: the worst cell decides."""
+    out = ['## Goals', '', '| goal | measured | met |', '| --- | --- | --- |']
+
+    def line(goal, measured, met):
+        out.append('| %s | %s | %s |' % (goal, measured, 'yes' if met else 'no'))
+
+    needles = [r for key, r in result.items() if key.startswith('needle')]
+    means = {}
+    for form in ('completion', 'question'):
+        for low, high, goal in ((0, 16384, 0.98), (16385, 32768, 0.95)):
+            cells = [(v, r['T'], d) for r in needles if r['form'] == form and low <= r['T'] <= high for v, d in zip(r['exact'], r['depths'])]
+            if cells:
+                means[form, high] = sum(v for v, _, _ in cells) / len(cells)
+                value, T, depth = min(cells)
+                line('needles, %s, %s: at least %d %% at every depth' % (form, 'up to 16K' if high == 16384 else '32K', 100 * goal),
+                     '%d of %d cells; lowest %.1f %% (%d tokens, depth %d %%), mean %.1f %%' % (
+                         sum(v >= goal for v, _, _ in cells), len(cells), 100 * value, T, round(100 * depth), 100 * means[form, high]),
+                     value >= goal)
+    line('question form at least as good as completion', ', '.join('%s: %.1f and %.1f %%' % (
+        'up to 16K' if high == 16384 else '32K', 100 * means['question', high], 100 * means['completion', high]) for high in (16384, 32768)),
+        all(means['question', high] >= means['completion', high] for high in (16384, 32768)))
+    off = [r for key, r in result.items() if key.startswith(('control selected off', 'control forced'))]
+    if off:
+        worst = max(v for r in off for v, d in zip(r['exact'], r['depths']) if d > 0 or name == 'nsa')
+        line('without free selection nothing beyond the window is found', 'at most %.1f %%' % (100 * worst), worst <= 0.02)
+    for kind in ('prose', 'code'):
+        at = [result['bpb %s %d' % (kind, T)]['novel'] for T in (2048, 8192, 32768)]
+        line('bits per byte of %s no worse at 8K and 32K than at 2K' % kind, '%.4f, %.4f, %.4f' % tuple(at), max(at[1:]) <= at[0])
+    deltas = [abs(result['bpb %s %d' % (r['kind'], r['T'])]['all'] - r['all']) for key, r in result.items() if key.startswith('unquantised')]
+    if deltas:
+        line('Q8_0 within 0.002 bits per byte of the unquantised weights (same bf16 products)', 'largest difference %.4f' % max(deltas), max(deltas) <= 0.002)
+    twin, first = HERE + '/results/twin.json', HERE + '/results/%s.1.json' % name
+    if name == 'nsa' and os.path.exists(twin):
+        twin, first = read_json(twin), read_json(first)
+        gaps = [(first[key]['novel'] - r['novel'], first[key]['novel'], r['novel'], key[4:]) for key, r in twin.items() if key.startswith('bpb')]
+        line('within 0.03 bits per byte of a dense twin on equal tokens (the first run; see below)', '; '.join(
+            '%s: %.4f against %.4f' % (key, mine, other) for _, mine, other, key in gaps), max(gap[0] for gap in gaps) <= 0.03)
+    return out + ['']
+
+
+def needles_of(result, title, longest):
+    out = ['## Needles', '', 'A statement "The code for <three words> is <7 digits>." in held-out documents with held-out words. '
+           '*completion* repeats the statement up to the digits; *question* is a chat turn, and the whole answering sentence and the end '
+           'of the turn must be right. Exact match, n a depth, Wilson 95 %% intervals in brackets. Trained up to %d tokens.' % longest, '',
+           '| context | form | n | ' + ' | '.join('%d %%' % (100 * d) for d in (0, .25, .5, .75, .95)) + ' |',
+           '| --- | --- | --- | --- | --- | --- | --- | --- |']
     cells = []
     for key, r in result.items():
         if key.startswith('needle'):
@@ -74,10 +123,37 @@ def card(name):
                 cells.append(r)
     picture(cells, '%s/../models/%s-needles.svg' % (HERE, title))
     out += ['', '![needle grid, question form](%s-needles.svg)' % title, '']
+    starts = [('now', key, r) for key, r in result.items() if key.startswith('start ')]
+    before = HERE + '/results/%s.starts.json' % title.split('-')[0]
+    if starts and os.path.exists(before):
+        starts += [('first run', key, r) for key, r in read_json(before).items() if key.startswith('start ')]
+    if starts:
+        out += ['Near the start of the context, by the number of tokens before the statement (a query before token %d sees no compressed '
+                'window):' % 31, '', '| weights | context | form | n | ' + ' | '.join(str(d) for d in starts[0][2]['depths']) + ' |',
+                '| --- | --- | --- | --- |' + ' --- |' * len(starts[0][2]['depths'])]
+        out += ['| %s | %d | %s | %d | %s |' % (which, r['T'], r['form'], r['n'], ' | '.join('%.1f' % (100 * v) for v in r['exact']))
+                for which, _, r in starts] + ['']
     controls = [(k, r) for k, r in result.items() if k.startswith(('control', 'n 16')) or k.startswith('dense ')]
     if controls:
-        out += ['Controls (completion form, n 40 a depth):', '', '| control | exact match by depth, % |', '| --- | --- |']
+        out += ['Controls (completion form, n %d a depth):' % controls[0][1]['n'], '', '| control | exact match by depth, % |', '| --- | --- |']
         out += ['| %s | %s |' % (k, ' '.join('%.1f' % (100 * v) for v in r['exact'])) for k, r in controls] + ['']
+    return out
+
+
+def card(name):
+    title, about = ABOUT[name]
+    data, result = read_json(HERE + '/results/data.json'), read_json('%s/results/%s.json' % (HERE, name))
+    logs = [lines_of(path) for path in ('%s/results/%s%s.log.jsonl' % (HERE, name, part) for part in ('', '.2')) if os.path.exists(path)]
+    phases = [p for log in logs for r in log if r.get('event') == 'start' for p in json.loads(r['arguments']['phases'])]
+    longest = max(p[1] if isinstance(p[1], int) else max(T for T, _ in p[1]) for p in phases)
+    out = ['# ' + title, '', about + ' Trained by this project; licence of the weights: Apache-2.0.', '',
+           'The file format and the exact maths are in [docs/gguf-architectures.md](../docs/gguf-architectures.md), the trainer in '
+           '[training/](../training/README.md). It finds facts in long text; it is far too small to know any.', '']
+    out += goals_of(name, result) if name != 'draft' else []
+    out += ['## Training', '']
+    for i, log in enumerate(logs):
+        out += training_of(name, i + 1, log, data)
+    out += needles_of(result, title, longest)
     out += ['## Bits per byte', '', 'Held-out documents (%d of %d tokens; documents with more than a quarter of their 13-grams in the training '
             'text were dropped). *novel* counts only tokens outside 13-grams of the training text.' % (
                 data['held_out_documents'], data['held_out_tokens']), '', '| text | context | all | novel | novel, by position |',
@@ -96,7 +172,7 @@ def card(name):
             'Debian bookworm packages (name, version, MB of text after cleaning): ' + ', '.join('%s %s (%.1f)' % (
                 k, v['version'], v['megabytes']) for k, v in sorted(data['packages'].items()) if v.get('megabytes', 0) > 0) +
             '; needle words from wamerican. %.1f M training tokens, %.1f MB.' % (data['train_tokens'] / 1e6, data['train_bytes'] / 1e6), '',
-            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, the first run.', '']
+            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, drawn once.', '']
     for text in result.get('samples', []):
         out += ['```text', text.replace('```', "'''").replace('\ufffd', '?'), '```']
     with open('%s/../models/%s.md' % (HERE, title), 'w') as file:

@@ -156,7 +156,7 @@ class Net(nn.Module):
         if (rows, T) not in self._tables:
             angle = torch.outer(torch.arange(T, device=device).float(),
                                 self.c.theta ** (-torch.arange(0, self.c.D, 2, device=device).float() / self.c.D))
-            self._tables = {(rows, T): (angle.cos().repeat(rows, 1), angle.sin().repeat(rows, 1))}
+            self._tables[(rows, T)] = (angle.cos().repeat(rows, 1), angle.sin().repeat(rows, 1))
         return self._tables[(rows, T)]
 
     def forward(self, x, y=None, weight=None, positions=None, n=None, off='', keep=None, dense=False):

@@ -1,15 +1,17 @@
 """Training rows: real text, or real text with retrieval material written over it, and the needles of the evaluation.
 
 Every token carries a code that says what its loss is worth: 0 nothing (random values at first sight), 1 text, 2 needle
-digits, 3 copies, 4 values of key-value lists, 5 quotes, 6 variables.
+digits, 3 copies, 4 values of key-value lists, 5 quotes, 6 variables, 7 needle digits stated within the first
+tokens, 8 the other words of an answer in a chat.
 """
 import json
 import lzma
 
 import numpy as np
 
-NOTHING, TEXT, NEEDLE, COPY, LIST, QUOTE, VARIABLE = range(7)
-LOSS_WEIGHTS = [0.0, 1.0, 3.0, 2.0, 3.0, 1.5, 3.0]
+NOTHING, TEXT, NEEDLE, COPY, LIST, QUOTE, VARIABLE, START, ANSWER = range(9)
+LOSS_WEIGHTS = [0.0, 1.0, 3.0, 2.0, 3.0, 1.5, 3.0, 3.0, 3.0]
+START_TOKENS = 40  # a statement that begins before this one counts as START
 LETTERS = 'abcdefghijklmnopqrstuvwxyz'
 FIRST_TEXT_TOKEN = 16  # below are the specials
 
@@ -62,7 +64,7 @@ class Vocabulary:
 class Generator:
     def __init__(self, tokens, vocabulary, seed, held_out=False, first_share=0.1):
         self.tokens, self.v, self.r = tokens, vocabulary, np.random.default_rng(seed)
-        self.first_share = first_share  # of the pairs start within the first 8 tokens, which else almost never happens
+        self.first_share = first_share  # of the pairs start within the first 40 tokens, which else almost never happens
         self.words = vocabulary.words['held_out' if held_out else 'train']
 
     # --- material ---
@@ -107,7 +109,13 @@ class Generator:
         code[at:at + len(ids)] = codes
         taken.append((at, at + len(ids)))
 
-    def pair(self, row, code, taken, first, first_codes, later, at_end=False, low=0):
+    def start(self, taken, n, low):
+        """A free place at the very start (half the time exactly there), or -1. Queries there see no compressed window
+        yet, so what they write looks different from everything later and has to be learned for itself."""
+        at = low + (0 if self.r.random() < 0.5 else int(self.r.integers(0, START_TOKENS)))
+        return at if all(at + n <= a or at >= b for a, b in taken) else -1
+
+    def pair(self, row, code, taken, first, first_codes, later, at_end=False, low=0, at_start=False):
         """Writes `first` and, after it, every (ids, codes) of `later`; at_end: the first of them ends the row."""
         n = len(row)
         if len(first) + sum(len(ids) for ids, _ in later) > n // 2:
@@ -116,8 +124,8 @@ class Generator:
         if at_end and any(q < b for _, b in taken):
             at_end = False
         p = self.free(taken, len(first), low, (q if at_end else n - 2 * len(later[0][0])) - 4)
-        if self.r.random() < self.first_share and all(a >= low + len(first) + 8 for a, _ in taken):
-            p = low + int(self.r.integers(0, 8))
+        at = self.start(taken, len(first), low) if at_start or self.r.random() < self.first_share else -1
+        p = at if at >= 0 else p
         if p < 0:
             return 0
         self.put(row, code, p, first, first_codes, taken)
@@ -127,12 +135,14 @@ class Generator:
                 q = self.free(taken, len(ids), p + len(first), n)
             if q < 0:
                 continue
+            codes = [START if c == NEEDLE else c for c in codes] if p < low + START_TOKENS else codes
             self.put(row, code, q, ids, codes, taken)
             used += len(ids)
         return used
 
     # --- tasks ---
-    def needle(self, row, code, taken, at_end=False):
+    def needle(self, row, code, taken, at_end=False, at_start=False):
+        """A statement and its questions: one or two, of one at the start up to nine, since a row has one start only."""
         if self.r.random() < 0.15:
             key, value = self.key(), self.number(7 if self.r.random() < 0.8 else int(self.r.integers(3, 10)))
             head = self.v.hash_statement + key + self.v.hash_link
@@ -146,11 +156,12 @@ class Generator:
             questions = [(self.v.line_statement[kind] + key + self.v.is_link, self.v.ends[0]),
                          (self.v.plain_question[kind] + key + self.v.plain_answer, self.v.newline)]
         later = []
-        for _ in range(1 if self.r.random() < 0.7 else 2):
+        count = 1 + int(self.r.integers(0, min(9, 2 + len(row) // 2048))) if at_start else 1 + (self.r.random() < 0.3)
+        for _ in range(count):
             head, tail = questions[int(self.r.integers(2))]
             tail = [] if at_end and not later else tail
             later.append((head + value + tail, [TEXT] * len(head) + [NEEDLE] * len(value) + [TEXT] * len(tail)))
-        used = self.pair(row, code, taken, statement, codes, later, at_end)
+        used = self.pair(row, code, taken, statement, codes, later, at_end, at_start=at_start)
         if used and kind is not None and self.r.random() < 0.3:
             self.distractor(row, code, taken, kind, key, len(value))
         return used
@@ -207,17 +218,18 @@ class Generator:
     def conversation(self, row, code):
         """The whole row is one chat: a document in the first turn, then one or several questions with their answers."""
         n = len(row)
-        questions = 1 if self.r.random() < 0.5 else int(self.r.integers(2, 5))
+        questions = 1 if self.r.random() < 0.5 else int(self.r.integers(2, 5 if n < 4096 else 9))
         needles = [self.needle_parts() for _ in range(questions + int(self.r.integers(0, 2)))]
-        tail, tail_codes = [], []
+        tail, tail_codes, first_value = [], [], 0  # where the value of the first needle stands in the tail
         for i, (kind, key, value, _, _) in enumerate(needles[:questions]):
             ask = (self.v.chat_question if i == 0 else self.v.chat_next_question)[kind] + key + self.v.question_mark
             start = ask if i == 0 else self.v.turn_end + self.v.user + ask
             answer = self.v.chat_answer[kind] + key + self.v.is_link
+            first_value = first_value or len(start + self.v.assistant + answer)
             tail += start + self.v.assistant + answer + value + self.v.full_stop
-            tail_codes += [TEXT] * (len(start) + len(self.v.assistant) + len(answer)) + [NEEDLE] * len(value) + [TEXT]
+            tail_codes += [TEXT] * len(start + self.v.assistant) + [ANSWER] * len(answer) + [NEEDLE] * len(value) + [ANSWER]
         tail += [2]
-        tail_codes += [TEXT]
+        tail_codes += [ANSWER]
         low, high = len(self.v.user), n - len(tail)
         if high < low + 40 + 40 * len(needles):
             return False
@@ -225,7 +237,7 @@ class Generator:
         row[high:], code[high:] = tail, tail_codes
         taken = []
         for _, _, _, ids, codes in needles:
-            p = low + int(self.r.integers(0, 8)) if not taken and self.r.random() < 2 * self.first_share else -1
+            p = self.start(taken, len(ids), low) if not taken and self.r.random() < 2 * self.first_share else -1
             p = p if p >= 0 else self.free(taken, len(ids), low, high)
             for attempt in range(200):
                 if p >= 0:
@@ -233,6 +245,8 @@ class Generator:
                 p = self.free(taken, len(ids), low, high)
             if p < 0:
                 return False
+            if not taken and p < low + START_TOKENS:
+                code[high + first_value:high + first_value + len(needles[0][2])] = START
             self.put(row, code, p, ids, codes, taken)
         return True
 
@@ -249,8 +263,12 @@ class Generator:
         u = self.r.random()
         tasks = [self.needle, self.copy, self.key_value_list, self.quotation, self.variable]
         budget = 1 if u < 0.25 else n * self.r.uniform(0.05, 0.35 if T > 1024 else 0.6)
+        if self.r.random() < self.first_share:
+            used += self.needle(row, code, taken, at_end=self.r.random() < 0.5, at_start=True)
         if u < 0.6 or budget == 1:
             used += self.needle(row, code, taken, at_end=True)
+        for _ in range(int(self.r.integers(0, 1 + T // 512)) if budget > 1 else 0):  # long copies would leave few needles
+            self.needle(row, code, taken)
         while used < budget and tries < 120:
             tries += 1
             used += tasks[int(self.r.choice(5, p=[0.5, 0.17, 0.13, 0.1, 0.1]))](row, code, taken)
@@ -262,7 +280,8 @@ class Generator:
 
     # --- evaluation ---
     def needle_row(self, T, depth, form='completion'):
-        """T + 1 tokens that end with the answer: (row, position of the value, length of the answer to check).
+        """T + 1 tokens that end with the answer: (row, position of the value, length of the answer to check). depth: a
+        fraction of the haystack, or a whole number of its tokens.
 
         completion: the statement's own words again, 7 digits; question: a chat turn, the whole answering sentence and
         the end of the turn."""
@@ -275,7 +294,7 @@ class Generator:
             tail = self.v.chat_question[0] + key + self.v.question_mark + self.v.assistant
             answer = self.v.chat_answer[0] + key + self.v.is_link + value + self.v.full_stop + [2]
         haystack = self.text(T + 1 - len(head) - len(statement) - len(tail) - len(answer))
-        p = max(0, min(int(depth * len(haystack)), len(haystack)))
+        p = min(depth if isinstance(depth, int) else int(depth * len(haystack)), len(haystack))
         row = np.concatenate([head, haystack[:p], statement, haystack[p:], tail, answer]).astype(np.int32)
         value_at = len(head) + p + len(self.v.line_statement[0]) + len(key) + len(self.v.is_link)
         return row, value_at, len(answer)

@@ -3,8 +3,10 @@
 
   train.py --model nsa --data DIR --out DIR --phases '[[seconds, T, rows, share of retrieval rows, "sparse"], ...]'
 
-A phase lasts its seconds; the first step of a phase (compiling) is not counted. "dense" phases attend to everything, the
-block scores learn from the KL all the same. last.pt is replaced every --save seconds; --resume goes on from it.
+A phase lasts its seconds (--unit tokens: its millions of tokens); the first step of a length (compiling) is not counted.
+T may be a mixture, [[T, share of the tokens], ...]; then `rows` is the tokens of a step, and every step has one length.
+"dense" phases attend to everything, the block scores learn from the KL all the same. --init starts from trained weights.
+last.pt is replaced every --save seconds; --resume goes on from it.
 """
 import argparse
 import json
@@ -18,9 +20,9 @@ import checkpoint
 import model
 from feed import Feed
 from optimizer import Optimizer
-from retrieval import COPY, LIST, LOSS_WEIGHTS, NEEDLE, QUOTE, TEXT, VARIABLE, load_tokens
+from retrieval import ANSWER, COPY, LIST, LOSS_WEIGHTS, NEEDLE, QUOTE, START, TEXT, VARIABLE, load_tokens
 
-NAMED_CODES = ((NEEDLE, 'needle'), (COPY, 'copy'), (LIST, 'list'), (QUOTE, 'quote'), (VARIABLE, 'variable'))
+NAMED_CODES = ((NEEDLE, 'needle'), (START, 'start'), (ANSWER, 'answer'), (COPY, 'copy'), (LIST, 'list'), (QUOTE, 'quote'), (VARIABLE, 'variable'))
 
 
 def arguments():
@@ -29,6 +31,8 @@ def arguments():
     p.add_argument('--data', required=True)
     p.add_argument('--out', required=True)
     p.add_argument('--phases', required=True)
+    p.add_argument('--unit', default='seconds', choices=('seconds', 'tokens'))
+    p.add_argument('--init', default='', help='weights to start from: a prefix of int8 parts or last.pt')
     p.add_argument('--config', default='{}', help='JSON over the preset')
     p.add_argument('--kl', type=float, default=0.05, help='weight of the KL summed over layers')
     p.add_argument('--muon', type=float, default=0.02)
@@ -69,19 +73,23 @@ class Meter:
 
     def __init__(self, layers, device):
         self.by_code = torch.zeros(len(LOSS_WEIGHTS), 3, device=device)
+        self.by_length = {}
         self.kl = torch.zeros(layers, device=device)
         self.norm = torch.zeros((), device=device)
         self.reset()
 
     def reset(self):
-        for t in (self.by_code, self.kl, self.norm):
+        for t in (self.by_code, self.kl, self.norm, *self.by_length.values()):
             t.zero_()
         self.steps, self.tokens, self.waited, self.since = 0, 0, 0.0, time.time()
 
     def add(self, code, ce, right, kls, norm):
-        code = code.reshape(-1)
+        length, code = code.shape[1], code.reshape(-1)
+        if length not in self.by_length:
+            self.by_length[length] = torch.zeros_like(self.by_code)
         for column, values in enumerate((torch.ones_like(ce), ce, right.float())):
-            self.by_code[:, column].scatter_add_(0, code, values)
+            for sums in (self.by_code, self.by_length[length]):
+                sums[:, column].scatter_add_(0, code, values)
         if kls is not None:
             self.kl += kls.detach()
         self.norm += norm
@@ -95,7 +103,18 @@ class Meter:
                    waiting=self.waited / seconds)
         for i, name in NAMED_CODES:
             out[name] = '%.3f/%.2f' % (rows[i][2] / max(1, rows[i][0]), rows[i][1] / max(1, rows[i][0]))
+        if len(self.by_length) > 1:  # accuracy of a needle digit, and of those stated at the start
+            out['by_length'] = {T: '%.4f %.4f' % tuple(float(sums[i][2] / max(1, sums[i][0])) for i in (NEEDLE, START))
+                                for T, sums in sorted(self.by_length.items())}
         return out
+
+
+def shapes_of(T, rows):
+    """[(T, rows, probability of a step)] of a phase; a mixture gives shares of the tokens, and all its steps are equal."""
+    if not isinstance(T, list):
+        return [(T, rows, 1.0)]
+    total = sum(share for _, share in T)
+    return [(length, rows // length, share / total) for length, share in T]
 
 
 def main():
@@ -108,7 +127,10 @@ def main():
     log, path = Log(a.out + '/log.jsonl'), a.out + '/last.pt'
     tokens = load_tokens(a.data + '/train.xz')
     c = model.Config(**{**model.PRESETS[a.model], **json.loads(a.config)})
-    net = model.Net(c).to(device)
+    net = model.Net(c)
+    if a.init:
+        net.load_state_dict(checkpoint.load(a.init)[1])
+    net = net.to(device)
     optimizer = Optimizer(net, a.muon, a.adam, a.decay)
     state = dict(step=0, tokens=0, elapsed=0.0, phase=-1)
     if a.resume and os.path.exists(path):
@@ -130,21 +152,29 @@ def main():
         if device == 'cuda':
             torch.cuda.synchronize()
 
-    meter, feed, is_first = Meter(c.L, device), None, False
+    meter, feed, known = Meter(c.L, device), None, set()
     before = last_save = time.time()
-    while state['elapsed'] < budget and state['step'] < a.max_steps:
-        phase = int(np.searchsorted(ends, state['elapsed'], side='right'))
-        _, T, rows, share, mode = phases[phase]
+
+    def progress():
+        return state['elapsed'] if a.unit == 'seconds' else state['tokens'] / 1e6
+
+    while progress() < budget and state['step'] < a.max_steps:
+        phase = int(np.searchsorted(ends, progress(), side='right'))
+        _, lengths, tokens_or_rows, share, mode = phases[phase]
         if phase != state['phase'] or feed is None:
             if feed:
                 feed.close()
-            feed = Feed(tokens, a.data, T, rows, share, a.seed * 77 + phase + 1 + state['step'], a.workers, device, a.first_share)
-            state['phase'], is_first = phase, True
-            log(event='phase', phase=phase, T=T, rows=rows, mode=mode, **{k: state[k] for k in ('step', 'tokens', 'elapsed')})
+            shapes = shapes_of(lengths, tokens_or_rows)
+            feed = Feed(tokens, a.data, shapes, share, a.seed * 77 + phase + 1 + state['step'], a.workers, device, a.first_share)
+            state['phase'] = phase
+            log(event='phase', phase=phase, T=lengths, rows=tokens_or_rows, mode=mode,
+                **{k: state[k] for k in ('step', 'tokens', 'elapsed')})
         waiting = time.time()
         x, code = feed.get()
         meter.waited += time.time() - waiting
         x = x.long()
+        rows, T = x.shape[0], x.shape[1] - 1
+        is_first = (T, mode) not in known
         x, y, code = x[:, :-1].contiguous(), x[:, 1:].contiguous(), code[:, 1:].long().contiguous()
         positions = sampled_positions(code, T) if a.model != 'draft' and a.kl > 0 else None
         loss, kls, ce, best = net(x, y, weights[code], positions, dense=mode == 'dense')
@@ -153,7 +183,7 @@ def main():
             if p.grad is None:  # gates and compressor of a dense phase
                 p.grad = torch.zeros_like(p)
         norm = torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        left = max(0.0, 1 - state['elapsed'] / budget)
+        left = max(0.0, 1 - progress() / budget)
         factor = min(1.0, (state['step'] + 1) / a.warm) * min(1.0, left / a.cooldown)
         optimizer.step(factor, min(0.95, 0.85 + 0.1 * state['step'] / 300))
         net.zero_grad(set_to_none=True)
@@ -165,14 +195,16 @@ def main():
             synchronise()
         if is_first:
             memory = torch.cuda.max_memory_allocated() / 1e9 if device == 'cuda' else 0.0
-            log(event='first_step', seconds=time.time() - before, memory_gb=memory)
-            is_first, before = False, time.time()
-            meter.reset()
+            log(event='first_step', T=T, seconds=time.time() - before, memory_gb=memory)
+            known.add((T, mode))
+            before = time.time()
+            if len(known) == 1:
+                meter.reset()
         now = time.time()
         state['elapsed'] += now - before
         before = now
         if meter.steps and state['step'] % a.log == 0:
-            log(T=T, rate=factor, **{k: state[k] for k in ('step', 'tokens', 'elapsed')}, **meter.line())
+            log(T=T if len(shapes) == 1 else 'mixed', rate=factor, **{k: state[k] for k in ('step', 'tokens', 'elapsed')}, **meter.line())
             meter.reset()
         if time.time() - last_save > a.save:
             save()
