@@ -1,5 +1,7 @@
-// Matrix products over any vector wrapper `Vec`. One panel of 16 outputs times 1 to 4 rows; lanes are outputs, inputs
-// ascend, and each output has one accumulator, so the number of rows changes nothing in a row's result.
+// Matrix products over any vector wrapper `Vec`. One panel of 16 outputs times 1 to 8 rows; lanes are outputs, inputs
+// ascend, and each output has one accumulator, so the number of rows changes nothing in a row's result. A sub-block
+// meets all rows before the next one is read, Vec::kRowsAtOnce at a time, as many as the registers hold: the panel
+// comes from memory once for all of them.
 #ifndef FARSIGHT_OPS_CPU_MATMUL_INL_H_
 #define FARSIGHT_OPS_CPU_MATMUL_INL_H_
 
@@ -75,10 +77,9 @@ constexpr int kScaleAt = 32;
 constexpr int kScaledSumAt = 36;
 constexpr int kSumsAt = 40;
 
-// acc += the 32 inputs of one sub-block.
+// acc += the 32 inputs of one sub-block, for kRows rows.
 template <class Fmt, int kRows>
-FS_INLINE void AddSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_t* const (&in)[kRows],
-                           Vec::F (&acc)[kRows][kParts]) {
+FS_INLINE void AddSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_t* const* in, Vec::F (*acc)[kParts]) {
   Vec::I dot[kRows][kParts];
   Vec::template Dot<Fmt, kRows, 0, 8>(sub, in, dot);
   Vec::F scale[kParts];
@@ -106,8 +107,8 @@ FS_INLINE void AddSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_
 
 // The same where each 16 inputs have their own integer scale. All integers stay below 2^24, so the floats are exact.
 template <class Fmt, int kRows>
-FS_INLINE void AddSplitSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_t* const (&in)[kRows],
-                                Vec::F (&acc)[kRows][kParts]) {
+FS_INLINE void AddSplitSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_t* const* in,
+                                Vec::F (*acc)[kParts]) {
   Vec::F whole[kRows][kParts];
   Vec::I dot[kRows][kParts];
   Vec::template Dot<Fmt, kRows, 0, 4>(sub, in, dot);
@@ -129,6 +130,20 @@ FS_INLINE void AddSplitSubBlock(const uint8_t* head, const uint8_t* sub, const u
   }
 }
 
+// Rows [kFirst, kRows) in groups of what the registers hold.
+template <class Fmt, int kFirst, int kRows>
+FS_INLINE void AddRows(const uint8_t* head, const uint8_t* sub, const uint8_t* const* in, Vec::F (*acc)[kParts]) {
+  if constexpr (kFirst < kRows) {
+    constexpr int kNow = kRows - kFirst < Vec::kRowsAtOnce ? kRows - kFirst : Vec::kRowsAtOnce;
+    if constexpr (Fmt::kLayout.split) {
+      AddSplitSubBlock<Fmt, kNow>(head, sub, in + kFirst, acc + kFirst);
+    } else {
+      AddSubBlock<Fmt, kNow>(head, sub, in + kFirst, acc + kFirst);
+    }
+    AddRows<Fmt, kFirst + kNow, kRows>(head, sub, in, acc);
+  }
+}
+
 // One row's 16 sums to their place. `old` may be `out`.
 FS_INLINE void FinishRow(const MatMulTile& t, const float* bias, const float* old, float* out,
                          const Vec::F (&acc)[kParts]) {
@@ -142,10 +157,9 @@ FS_INLINE void FinishRow(const MatMulTile& t, const float* bias, const float* ol
   }
 }
 
-template <int kRows>
-FS_INLINE void Finish(const MatMulTile& t, const Vec::F (&acc)[kRows][kParts]) {
+FS_INLINE void Finish(const MatMulTile& t, int rows, const Vec::F (*acc)[kParts]) {
   if (t.width == kPanelOutputs) {
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < rows; ++r) {
       float* out = t.out + r * t.out_stride;
       FinishRow(t, t.bias, out, out, acc[r]);
     }
@@ -154,7 +168,7 @@ FS_INLINE void Finish(const MatMulTile& t, const Vec::F (&acc)[kRows][kParts]) {
   float bias[kPanelOutputs] = {};
   float row[kPanelOutputs] = {};
   for (int i = 0; i < t.width && t.bias != nullptr; ++i) bias[i] = t.bias[i];
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < rows; ++r) {
     float* out = t.out + r * t.out_stride;
     for (int i = 0; i < t.width && t.accumulate; ++i) row[i] = out[i];
     FinishRow(t, t.bias != nullptr ? bias : nullptr, row, row, acc[r]);
@@ -162,40 +176,37 @@ FS_INLINE void Finish(const MatMulTile& t, const Vec::F (&acc)[kRows][kParts]) {
   }
 }
 
+// `rows` of kRows rows exist: the others compute the last one again and are not stored.
 template <DType kType, int kRows>
-void MatMulQuantised(const MatMulTile& t) {
+__attribute__((noinline)) void MatMulQuantised(const MatMulTile& t, int rows) {
   using Fmt = Format<kType>;
   constexpr PackedLayout kLayout = Fmt::kLayout;
   const uint8_t* in[kRows];
   Vec::F acc[kRows][kParts];
   for (int r = 0; r < kRows; ++r) {
-    in[r] = t.in + r * t.in_stride_bytes;
+    in[r] = t.in + (r < rows ? r : rows - 1) * t.in_stride_bytes;
     for (int h = 0; h < kParts; ++h) acc[r][h] = Vec::Set(0);
   }
   const uint8_t* head = t.panel;
   for (int64_t s = t.cols / kLayout.SuperInputs(); s > 0; --s) {
     const uint8_t* sub = head + kLayout.head_bytes;
     for (int j = 0; j < kLayout.subs; ++j) {
-      if constexpr (kLayout.split) {
-        AddSplitSubBlock<Fmt, kRows>(head, sub, in, acc);
-      } else {
-        AddSubBlock<Fmt, kRows>(head, sub, in, acc);
-      }
+      AddRows<Fmt, 0, kRows>(head, sub, in, acc);
       sub += kLayout.SubBytes();
       for (int r = 0; r < kRows; ++r) in[r] += sizeof(QuantBlock);
     }
     head = sub;
   }
-  Finish<kRows>(t, acc);
+  Finish(t, rows, acc);
 }
 
 template <DType kType, int kRows>
-void MatMulFloat(const MatMulTile& t) {
+__attribute__((noinline)) void MatMulFloat(const MatMulTile& t, int rows) {
   constexpr int kSize = InfoOf(kType).block_bytes;
   const uint8_t* in[kRows];
   Vec::F acc[kRows][kParts];
   for (int r = 0; r < kRows; ++r) {
-    in[r] = t.in + r * t.in_stride_bytes;
+    in[r] = t.in + (r < rows ? r : rows - 1) * t.in_stride_bytes;
     for (int h = 0; h < kParts; ++h) acc[r][h] = Vec::Set(0);
   }
   const uint8_t* w = t.panel;
@@ -209,37 +220,38 @@ void MatMulFloat(const MatMulTile& t) {
       for (int r = 0; r < kRows; ++r) acc[r][h] = Vec::MulAdd(v, x[r], acc[r][h]);
     }
   }
-  Finish<kRows>(t, acc);
+  Finish(t, rows, acc);
 }
 
-template <DType kType>
-constexpr void FillMatMul(OpKernels* k) {
-  auto& row = k->matmul[static_cast<int>(kType)];
+// More than four rows share one kernel, which keeps the code and the time to compile it small.
+template <DType kType, int kRows>
+void MatMulRows(const MatMulTile& t) {
+  constexpr int kTaken = kRows <= 4 ? kRows : kMaxTileRows;
   if constexpr (IsQuantised(kType)) {
-    row[0] = MatMulQuantised<kType, 1>;
-    row[1] = MatMulQuantised<kType, 2>;
-    row[2] = MatMulQuantised<kType, 3>;
-    row[3] = MatMulQuantised<kType, 4>;
+    MatMulQuantised<kType, kTaken>(t, kRows);
   } else {
-    row[0] = MatMulFloat<kType, 1>;
-    row[1] = MatMulFloat<kType, 2>;
-    row[2] = MatMulFloat<kType, 3>;
-    row[3] = MatMulFloat<kType, 4>;
+    MatMulFloat<kType, kTaken>(t, kRows);
   }
 }
 
+template <DType kType, int kRows>
+constexpr void FillMatMul(OpKernels* k) {
+  k->matmul[static_cast<int>(kType)][kRows - 1] = MatMulRows<kType, kRows>;
+  if constexpr (kRows > 1) FillMatMul<kType, kRows - 1>(k);
+}
+
 constexpr void FillMatMuls(OpKernels* k) {
-  FillMatMul<DType::kF32>(k);
-  FillMatMul<DType::kF16>(k);
-  FillMatMul<DType::kBF16>(k);
-  FillMatMul<DType::kQ4_0>(k);
-  FillMatMul<DType::kQ4_1>(k);
-  FillMatMul<DType::kQ5_0>(k);
-  FillMatMul<DType::kQ5_1>(k);
-  FillMatMul<DType::kQ8_0>(k);
-  FillMatMul<DType::kQ4_K>(k);
-  FillMatMul<DType::kQ5_K>(k);
-  FillMatMul<DType::kQ6_K>(k);
+  FillMatMul<DType::kF32, kMaxTileRows>(k);
+  FillMatMul<DType::kF16, kMaxTileRows>(k);
+  FillMatMul<DType::kBF16, kMaxTileRows>(k);
+  FillMatMul<DType::kQ4_0, kMaxTileRows>(k);
+  FillMatMul<DType::kQ4_1, kMaxTileRows>(k);
+  FillMatMul<DType::kQ5_0, kMaxTileRows>(k);
+  FillMatMul<DType::kQ5_1, kMaxTileRows>(k);
+  FillMatMul<DType::kQ8_0, kMaxTileRows>(k);
+  FillMatMul<DType::kQ4_K, kMaxTileRows>(k);
+  FillMatMul<DType::kQ5_K, kMaxTileRows>(k);
+  FillMatMul<DType::kQ6_K, kMaxTileRows>(k);
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ TEST_P(MatMul, AgreesWithTheReferenceWithinTheQuantisationOfInputs) {
       const auto w = backend->PrepareMatrix({&weight.view, 1});
       const auto rw = ref.PrepareMatrix({&weight.view, 1});
       ASSERT_TRUE(w.ok() && rw.ok());
-      for (const int rows : {1, 2, 3, 5, 8, 17, 64, 130}) {
+      for (const int rows : {1, 2, 3, 5, 6, 7, 8, 17, 64, 130}) {
         std::vector<float> in = Gaussian(static_cast<size_t>(rows * cols_), static_cast<uint32_t>(rows));
         if (extreme) {  // all codes at their limit, so that a 16-bit sum would overflow if it could
           for (size_t i = 0; i < in.size(); ++i) in[i] = i / 64 % 2 == 0 ? 3.0f : -3.0f;
@@ -190,7 +190,7 @@ TEST_P(MatMul, ARowDoesNotDependOnItsNeighboursOrTheThreads) {
   const std::vector<float> all = Run(*one, *w, in, 130);
   for (const int threads : {1, 2, 3, 5}) {
     auto backend = Make(threads, isa_, threads == 3 ? 7 : 160);  // 7: more rows than reserved are done in slices
-    for (const int rows : {1, 2, 3, 4, 5, 7, 17, 64, 130}) {
+    for (const int rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 64, 130}) {
       const int first = 130 - rows;
       const std::vector<float> some = Run(*backend, *w, in, rows, first);
       ASSERT_EQ(0, std::memcmp(some.data(), all.data() + first * 131, some.size() * sizeof(float)))

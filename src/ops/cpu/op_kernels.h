@@ -14,7 +14,7 @@ namespace farsight {
 enum class Isa;  // ops/cpu/isa.h
 
 inline constexpr int kNumDTypes = 11;
-inline constexpr int kMaxTileRows = 4;
+inline constexpr int kMaxTileRows = 8;
 
 // 1 to kMaxTileRows rows times one panel of 16 outputs.
 struct MatMulTile {

@@ -14,6 +14,7 @@ namespace {
 
 struct Vec {
   static constexpr int kLanes = 8;
+  static constexpr int kRowsAtOnce = 4;  // two vectors of 16-bit sums each, beside the codes and an input
   static constexpr int kSignedOffset = 0;
   using F = __m256;
   using I = __m256i;
@@ -40,6 +41,12 @@ struct Vec {
     s = _mm_add_ss(s, _mm_shuffle_ps(s, s, 1));
     return _mm_cvtss_f32(s);
   }
+  static FS_INLINE float Largest(F a) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_max_ss(s, _mm_shuffle_ps(s, s, 1));
+    return _mm_cvtss_f32(s);
+  }
 
   static FS_INLINE F LoadF32(const uint8_t* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
   static FS_INLINE F LoadF16(const uint8_t* p) {
@@ -54,6 +61,21 @@ struct Vec {
   }
   static FS_INLINE F LoadI8(const uint8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static FS_INLINE void StoreF32(F a, uint8_t* p) { _mm256_storeu_ps(reinterpret_cast<float*>(p), a); }
+  static FS_INLINE void StoreF16(F a, uint8_t* p) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static FS_INLINE void StoreBf16(F a, uint8_t* p) {
+    const __m256i bits = _mm256_castps_si256(a);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff))), 16);
+    const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(0x40));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    const __m256i x = _mm256_blendv_epi8(rounded, quiet, nan);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
   }
 
   static FS_INLINE I SetI(int32_t x) { return _mm256_set1_epi32(x); }
@@ -81,7 +103,7 @@ struct Vec {
 
   // As in the scalar wrapper. Products of unsigned codes are added in 16 bits as long as they fit, then widened.
   template <class Fmt, int kRows, int kBegin, int kEnd>
-  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][2]) {
+  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][2]) {
     if constexpr (Fmt::kSigned) {
       SignedGroups<Fmt, kRows, kBegin, kBegin, kEnd>(sub, in, dot);
     } else {
@@ -101,7 +123,7 @@ struct Vec {
   }
 
   template <class Fmt, int kRows, int kBegin, int kAt, int kEnd>
-  static FS_INLINE void Chunks(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][2]) {
+  static FS_INLINE void Chunks(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][2]) {
     if constexpr (kAt < kEnd) {
       constexpr int kNext = kAt + Fmt::kGroupsIn16Bits < kEnd ? kAt + Fmt::kGroupsIn16Bits : kEnd;
       __m256i pairs[kRows][2];
@@ -118,7 +140,7 @@ struct Vec {
   }
 
   template <class Fmt, int kRows, int kBegin, int kGroup, int kEnd>
-  static FS_INLINE void Groups(const uint8_t* sub, const uint8_t* const (&in)[kRows], __m256i (&pairs)[kRows][2]) {
+  static FS_INLINE void Groups(const uint8_t* sub, const uint8_t* const* in, __m256i (&pairs)[kRows][2]) {
     if constexpr (kGroup < kEnd) {
       const __m256i w0 = Fmt::template Codes<kGroup>(sub, 0);
       const __m256i w1 = Fmt::template Codes<kGroup>(sub, 1);
@@ -138,7 +160,7 @@ struct Vec {
   // Signed 8-bit codes: |w| times x with the sign of w. A pair is at most 2 * 128 * 127 < 2^15, so nothing saturates,
   // but each pair sum has to be widened by itself.
   template <class Fmt, int kRows, int kBegin, int kGroup, int kEnd>
-  static FS_INLINE void SignedGroups(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][2]) {
+  static FS_INLINE void SignedGroups(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][2]) {
     if constexpr (kGroup < kEnd) {
       const __m256i ones = _mm256_set1_epi16(1);
       for (int h = 0; h < 2; ++h) {

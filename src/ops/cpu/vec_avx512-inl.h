@@ -19,6 +19,7 @@ namespace {
 
 struct Vec {
   static constexpr int kLanes = 16;
+  static constexpr int kRowsAtOnce = 8;
   // VPDPBUSD takes unsigned codes: those of Q8_0 are moved up by 128, exactly, for it never saturates.
   static constexpr int kSignedOffset = 128;
   using F = __m512;
@@ -41,6 +42,7 @@ struct Vec {
     return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
   }
   static FS_INLINE float Sum(F a) { return _mm512_reduce_add_ps(a); }
+  static FS_INLINE float Largest(F a) { return _mm512_reduce_max_ps(a); }
 
   static FS_INLINE F LoadF32(const uint8_t* p) { return _mm512_loadu_ps(p); }
   static FS_INLINE F LoadF16(const uint8_t* p) {
@@ -55,6 +57,19 @@ struct Vec {
   }
   static FS_INLINE F LoadI8(const uint8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static FS_INLINE void StoreF32(F a, uint8_t* p) { _mm512_storeu_ps(p, a); }
+  static FS_INLINE void StoreF16(F a, uint8_t* p) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static FS_INLINE void StoreBf16(F a, uint8_t* p) {
+    const __m512i bits = _mm512_castps_si512(a);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded =
+        _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+    const __m512i quiet = _mm512_or_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
+    const __m512i x = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(x));
   }
 
   static FS_INLINE I SetI(int32_t x) { return _mm512_set1_epi32(x); }
@@ -82,14 +97,14 @@ struct Vec {
 
   // As in the scalar wrapper.
   template <class Fmt, int kRows, int kBegin, int kEnd>
-  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][1]) {
+  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
     for (int r = 0; r < kRows; ++r) dot[r][0] = _mm512_setzero_si512();
     Groups<Fmt, kRows, kBegin, kEnd>(sub, in, dot);
   }
 
  private:
   template <class Fmt, int kRows, int kGroup, int kEnd>
-  static FS_INLINE void Groups(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][1]) {
+  static FS_INLINE void Groups(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
     if constexpr (kGroup < kEnd) {
       __m512i w = Fmt::template Codes<kGroup>(sub, 0);
       if constexpr (Fmt::kSigned) w = _mm512_xor_si512(w, _mm512_set1_epi8(-128));

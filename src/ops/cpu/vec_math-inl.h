@@ -1,4 +1,4 @@
-// Row ends and the exponential, over any vector wrapper `Vec`.
+// Row ends and exponentials, over any vector wrapper `Vec`.
 #ifndef FARSIGHT_OPS_CPU_VEC_MATH_INL_H_
 #define FARSIGHT_OPS_CPU_VEC_MATH_INL_H_
 
@@ -36,6 +36,27 @@ FS_INLINE Vec::F Exp(Vec::F x) {
   y = Vec::MulAdd(y, Vec::Mul(r, r), Vec::Add(r, Vec::Set(1)));
   return Vec::Mul(y, Vec::PowerOfTwo(n));
 }
+
+// 2^x for x <= 0, 1e-38 below -126; NaN stays NaN. 2^n times a polynomial of degree 6 in the remaining half power
+// (relative error 2e-8).
+FS_INLINE Vec::F Exp2Below(Vec::F x) {
+  x = Vec::Max(Vec::Set(-126.0f), x);
+  const Vec::F n = Vec::Round(x);
+  const Vec::F r = Vec::Sub(x, n);
+  Vec::F y = Vec::Set(1.54614449e-4f);
+  y = Vec::MulAdd(y, r, Vec::Set(1.3400428e-3f));
+  y = Vec::MulAdd(y, r, Vec::Set(9.61805694e-3f));
+  y = Vec::MulAdd(y, r, Vec::Set(5.55032715e-2f));
+  y = Vec::MulAdd(y, r, Vec::Set(0.240226507f));
+  y = Vec::MulAdd(y, r, Vec::Set(0.693147182f));
+  y = Vec::MulAdd(y, r, Vec::Set(1.0f));
+  return Vec::Mul(y, Vec::PowerOfTwo(n));
+}
+
+// e^x for x <= 0, as a softmax needs it: the rounding of x log2 e adds an error of |x| e^x 2^-24, at most 3e-8 of the
+// largest term.
+constexpr float kLog2e = 1.44269504f;
+FS_INLINE Vec::F ExpBelow(Vec::F x) { return Exp2Below(Vec::Mul(x, Vec::Set(kLog2e))); }
 
 }  // namespace
 }  // namespace farsight

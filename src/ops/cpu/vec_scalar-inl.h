@@ -12,6 +12,7 @@ namespace {
 
 struct Vec {
   static constexpr int kLanes = 16;
+  static constexpr int kRowsAtOnce = 4;    // rows whose sums fit in the registers
   static constexpr int kSignedOffset = 0;  // what Dot adds to the codes of Q8_0
   struct F {
     float v[16];
@@ -82,6 +83,12 @@ struct Vec {
     return s;
   }
 
+  static FS_INLINE float Largest(F a) {  // any lane where one is NaN
+    float top = a.v[0];
+    for (int i = 1; i < 16; ++i) top = a.v[i] > top ? a.v[i] : top;
+    return top;
+  }
+
   static FS_INLINE float FromHalf(uint16_t h) {
     const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
     const uint32_t exp = (h >> 10) & 31u;
@@ -110,6 +117,14 @@ struct Vec {
   }
   static FS_INLINE F LoadI8(const uint8_t* p) {
     return MapF([=](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+  }
+  static FS_INLINE void StoreU16(uint16_t x, uint8_t* p) { __builtin_memcpy(p, &x, 2); }
+  static FS_INLINE void StoreF32(F a, uint8_t* p) { __builtin_memcpy(p, a.v, sizeof(a.v)); }
+  static FS_INLINE void StoreF16(F a, uint8_t* p) {
+    for (int i = 0; i < 16; ++i) StoreU16(F32ToF16(a.v[i]), p + 2 * i);
+  }
+  static FS_INLINE void StoreBf16(F a, uint8_t* p) {
+    for (int i = 0; i < 16; ++i) StoreU16(F32ToBF16(a.v[i]), p + 2 * i);
   }
 
   static FS_INLINE I SetI(int32_t x) {
@@ -148,14 +163,14 @@ struct Vec {
 
   // dot[r] = sum over groups [kBegin, kEnd) of the codes of a sub-block times the activations of row r.
   template <class Fmt, int kRows, int kBegin, int kEnd>
-  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][1]) {
+  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
     for (int r = 0; r < kRows; ++r) dot[r][0] = SetI(0);
     DotGroups<Fmt, kRows, kBegin, kEnd>(sub, in, dot);
   }
 
  private:
   template <class Fmt, int kRows, int kGroup, int kEnd>
-  static FS_INLINE void DotGroups(const uint8_t* sub, const uint8_t* const (&in)[kRows], I (&dot)[kRows][1]) {
+  static FS_INLINE void DotGroups(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
     if constexpr (kGroup < kEnd) {
       const Bytes w = Fmt::template Codes<kGroup>(sub, 0);
       for (int r = 0; r < kRows; ++r) {
