@@ -27,7 +27,8 @@ inline float SketchToken(const float* x, int n, int bits, int8_t* codes) {
   const float half = 0.5f * static_cast<float>((1 << bits) - 1);
   const float top = static_cast<float>((1 << bits) - 1);
   for (int i = 0; i < n; ++i) {
-    codes[i] = static_cast<int8_t>(std::clamp(std::floor(x[i] * inverse + half + 0.5f), 0.0f, top));
+    codes[i] =
+        static_cast<int8_t>(std::clamp(x[i] * inverse + half + 0.5f, 0.0f, top));  // truncates what is not negative
   }
   return step;
 }

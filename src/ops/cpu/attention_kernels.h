@@ -9,37 +9,62 @@ namespace farsight {
 
 enum class Isa;  // ops/cpu/isa.h
 
-// Queries that one call of `sketch_scores` takes.
+// Queries that one call of `sketch_block` takes.
 inline constexpr int kMaxSketchQueries = 4;
 
+// A query as tables of what each half byte of codes adds to its score.
 struct SketchQuery {
-  const int8_t* codes = nullptr;  // [padded dims]: the query in 8 bits
-  float bias = 0;                 // half the top code times the sum of codes
-  float scale = 0;                // of a code, times the softmax scale
-  float* out = nullptr;           // [tokens]
+  const uint8_t* tables = nullptr;  // [half bytes of a token][16], entries at most 127
+  float unit = 0;                   // of a table entry
+  float bias = 0;                   // what a score is below unit times the sum of its entries
+  float scale = 0;                  // softmax scale times log2 e: scores are powers of two
+};
+
+// Tokens of a sketch go in groups of 32: for each byte of a token's codes 32 bytes, so that two tokens share a 16-bit
+// lane. Half byte n of a token holds the codes of channels [n * 4 / bits, (n + 1) * 4 / bits), the first in the lowest
+// bits; half byte 2 j is the lower half of byte j.
+inline constexpr int kSketchGroup = 32;
+constexpr int SketchLane(int token) { return token % 16 * 2 + token / 16 % 2; }
+
+// One step of a softmax that runs over blocks. Row i of the block has scores s[i][0, count[i]) and goes on from the
+// maximum m[state[i]] and the sum l[state[i]] of the blocks before: s becomes exp(s - new maximum), zero in [count, n),
+// and keep[i] is what the earlier output has to be multiplied by. n is a multiple of 16, counts are 1 to n. A row's
+// result does not depend on the other rows.
+struct SoftmaxBlock {
+  float* const* s = nullptr;
+  const int* count = nullptr;
+  const int* state = nullptr;
+  int rows = 0;
+  int n = 0;
+  float* m = nullptr;
+  float* l = nullptr;
+  float* keep = nullptr;
 };
 
 struct AttentionKernels {
   // Copies b [k][ldb] of f32, f16 or bf16 (in this order) to out [n / 16][k][16] as f32: one pass in the order of
   // memory. ldb in elements; n is a multiple of 16.
   void (*pack[3])(const std::byte* b, int64_t ldb, int n, int k, float* out);
-  // c[i][0, n) = (accumulate ? c[i] : 0) + sum over j < k, ascending, of a[i][j] * b[j][0, n), for i < m, b as packed.
-  // One chain of fused multiply-adds an element, so a row's result does not depend on m.
-  void (*product)(const float* const* a, float* const* c, int m, const float* b, int n, int k, bool accumulate);
+  // n values in a row, of f32, f16 or bf16 (in this order) to f32, and back, rounded to the nearest.
+  void (*widen[3])(const std::byte* from, int n, float* to);
+  void (*narrow[3])(const float* from, int n, std::byte* to);
+  // c[i][0, n) = (accumulate ? c[i] * keep[i] : 0) + sum over j < k, ascending, of a[i][j] * b[j][0, n), for i < m, b
+  // as packed; a null keep is all ones. One chain of fused multiply-adds an element, so a row's result does not depend
+  // on m.
+  void (*product)(const float* const* a, float* const* c, int m, const float* b, int n, int k, bool accumulate,
+                  const float* keep);
   // c[i][j] = a[i][0, k) . b[j][0, k) for i < m, j < n; rows of b are k apart, of f32, f16 or bf16 (in this order). k
   // is a multiple of 16, at most 256. A result does not depend on m or n.
   void (*dot_rows[3])(const float* const* a, float* const* c, int m, const std::byte* b, int n, int k);
-  // One row of scores s[0, count) against the running maximum m and sum l of its row: s becomes exp(s - new m), zero in
-  // [count, n); returns what the earlier output has to be multiplied by. n is a multiple of 16, count >= 1.
-  float (*softmax_block)(float* s, int count, int n, float* m, float* l);
-  void (*scale)(float* x, float factor, int n);  // n a multiple of 16
+  void (*softmax_rows)(const SoftmaxBlock& b);
   // x = exp(x - max) in place, returns the sum. Any n.
   float (*exp_sum)(float* x, int n, float max);
-  float (*sum)(const float* x, int n);
   float (*max)(const float* x, int n);
-  // Scores of `tokens` (a multiple of 8) tokens of one sketch page for `num` queries; layout in cpu_attention.cc.
-  void (*sketch_scores)(const uint8_t* codes, const float* scales, int tokens, int chunks, int bits,
-                        const SketchQuery* queries, int num);
+  // Softmax parts of one page for `num` queries: max[i * stride] the largest score of the first `tokens` tokens (1 to
+  // 256) in powers of two, sum[i * stride] the sum of 2^(score - max). `bytes` of codes a token; codes of whole groups
+  // are read.
+  void (*sketch_block)(const uint8_t* codes, const float* scales, int tokens, int bytes, const SketchQuery* queries,
+                       int num, float* max, float* sum, int stride);
 };
 
 const AttentionKernels& ScalarAttentionKernels();

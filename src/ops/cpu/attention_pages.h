@@ -15,6 +15,9 @@ inline constexpr int kTileQueries = 48;
 // Blocks whose pooled keys meet a tile of queries at once.
 inline constexpr int kPooledBlocks = 16;
 
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxBlockTokens = 256;
+
 inline int PaddedDim(int head_dim) { return (head_dim + 15) / 16 * 16; }
 inline int TypeIndex(DType t) { return t == DType::kF32 ? 0 : t == DType::kF16 ? 1 : 2; }  // of kernel tables
 inline int64_t ElemBytes(DType t) { return InfoOf(t).block_bytes; }
@@ -46,12 +49,9 @@ inline void Prefetch(const std::byte* at, size_t bytes) {
 struct SketchPage {
   float* centre;   // [D], used in block 0 only
   float* scales;   // [B]
-  uint8_t* codes;  // [B / 8][chunks][32]
+  uint8_t* codes;  // [B / 32, rounded up][bytes of a token][32]: attention_kernels.h says which byte is whose
 };
-inline int SketchChunks(int head_dim, int bits) {
-  const int channels = 32 / bits;
-  return (head_dim + channels - 1) / channels;
-}
+inline int SketchTokenBytes(int head_dim, int bits) { return head_dim * bits / 8; }
 inline SketchPage SketchPageAt(const KvView& kv, const SummaryView& s, int32_t block, int head) {
   auto* base = reinterpret_cast<float*>(SummaryPage(kv, s, block, head));
   return {base, base + kv.head_dim, reinterpret_cast<uint8_t*>(base + kv.head_dim + kv.block_tokens)};

@@ -39,6 +39,7 @@ int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 struct CpuAttention::TileWork {
   float *q, *s, *o, *total;    // [queries][D], [queries][B], [queries][Dp], [queries][Dp]
   float *m, *l, *max_, *sum_;  // [queries]: of the split at hand, and of all splits before it
+  float* keep;                 // [queries]: of the outputs before a block, what goes on
   float* packed;               // [B][max(D, Dp)] keys or values of a block in f32
   const float** a;             // [queries] argument lists of a product
   float** c;
@@ -48,7 +49,7 @@ struct CpuAttention::TileWork {
   int* hidden;    // [queries] of these, the first that its window no longer reaches
 
   static int64_t Floats(int64_t queries, int64_t dim, int64_t padded, int64_t block) {
-    return queries * (dim + block + 2 * padded + 4 + 2 * 2 + 4) + block * padded + 64;
+    return queries * (dim + block + 2 * padded + 5 + 2 * 2 + 4) + block * padded + 64;
   }
   TileWork(float* at, int64_t queries, int64_t dim, int64_t padded, int64_t block) {
     const auto take = [&at](int64_t n) { return std::exchange(at, at + n); };
@@ -61,6 +62,7 @@ struct CpuAttention::TileWork {
     q = take(queries * dim);
     m = take(queries);
     l = take(queries);
+    keep = take(queries);
     max_ = take(queries);
     sum_ = take(queries);
     next = reinterpret_cast<int32_t*>(take(queries));
@@ -141,6 +143,7 @@ void CpuAttention::AppendKv(const AppendKvParams& p) {
   const int d = kv.head_dim;
   const int padded = PaddedDim(d);
   const int64_t elem = ElemBytes(kv.dtype);
+  const int type = TypeIndex(kv.dtype);
   const auto append = [&](int64_t task, int) {
     const int t = static_cast<int>(task / kv.num_kv_heads);
     const int h = static_cast<int>(task % kv.num_kv_heads);
@@ -149,10 +152,17 @@ void CpuAttention::AppendKv(const AppendKvParams& p) {
     std::byte* page = KvPage(kv, PhysicalBlock(p.rows, p.rows.row_seq[t], pos / kv.block_tokens), h);
     const float* k = p.k + t * p.stride + static_cast<int64_t>(h) * d;
     const float* v = p.v + t * p.stride + static_cast<int64_t>(h) * d;
-    for (int i = 0; i < d; ++i) StoreKv(kv.dtype, page, static_cast<int64_t>(i) * kv.block_tokens + slot, k[i]);
-    std::byte* values = page + elem * d * kv.block_tokens + elem * slot * padded;
-    for (int i = 0; i < d; ++i) StoreKv(kv.dtype, values, i, v[i]);
-    for (int i = d; i < padded; ++i) StoreKv(kv.dtype, values, i, 0.0f);
+    const int64_t column = elem * kv.block_tokens;
+    std::byte key[kMaxHeadDim * 4];
+    kernels_->narrow[type](k, d, key);
+    if (elem == 2) {
+      for (int i = 0; i < d; ++i) std::memcpy(page + i * column + 2 * slot, key + 2 * i, 2);
+    } else {
+      for (int i = 0; i < d; ++i) std::memcpy(page + i * column + 4 * slot, key + 4 * i, 4);
+    }
+    std::byte* values = page + d * column + elem * slot * padded;
+    kernels_->narrow[type](v, d, values);
+    if (d < padded) std::memset(values + elem * d, 0, static_cast<size_t>(elem * (padded - d)));
   };
   const int64_t tasks = static_cast<int64_t>(p.rows.num_rows) * kv.num_kv_heads;
   if (tasks < 64) {
@@ -200,7 +210,7 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   const int type = TypeIndex(kv.dtype);
   const auto multiply = [&](int m, const std::byte* b, int64_t ldb, int n, int k, bool accumulate) {
     kernels_->pack[type](b, ldb, n, k, work.packed);
-    kernels_->product(work.a, work.c, m, work.packed, n, k, accumulate);
+    kernels_->product(work.a, work.c, m, work.packed, n, k, accumulate, accumulate ? work.keep : nullptr);
   };
   const int seq = p.rows.row_seq[tile.first_row];
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
@@ -282,15 +292,12 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       work.c[i] = work.s + static_cast<int64_t>(i) * block_tokens;
     }
     multiply(owners, page, block_tokens, columns, d, false);
+    for (int i = 0; i < owners; ++i) std::fill(work.c[i], work.c[i] + work.hidden[i], kMasked);
+    kernels_->softmax_rows({work.c, work.visible, work.owner, owners, columns, work.m, work.l, work.keep});
     for (int i = 0; i < owners; ++i) {
-      const int q = work.owner[i];
-      float* o = work.o + static_cast<int64_t>(q) * padded;
-      std::fill(work.c[i], work.c[i] + work.hidden[i], kMasked);
-      const float keep = kernels_->softmax_block(work.c[i], work.visible[i], columns, &work.m[q], &work.l[q]);
       std::fill(work.c[i], work.c[i] + work.hidden[i], 0.0f);
-      if (keep != 1.0f) kernels_->scale(o, keep, padded);
       work.a[i] = work.c[i];
-      work.c[i] = o;
+      work.c[i] = work.o + static_cast<int64_t>(work.owner[i]) * padded;
     }
     if (next_page != nullptr) Prefetch(next_page + key_bytes, static_cast<size_t>(elem * padded * block_tokens));
     multiply(owners, page + key_bytes, padded, padded, longest, true);

@@ -13,8 +13,7 @@ struct AttentionKernels;  // function table of one instruction set, in attention
 
 // Pages: keys [D][B], so that a product with a query runs over tokens; values [B][D rounded up to 16].
 // Pooled keys: f32 [B / stride][D]. Compressed keys, then values: [B / stride][D rounded up to 16] each. Sketches:
-// centre [D] f32, scales [B] f32, then codes by 8 tokens: for each chunk of 32 / bits channels 32 bytes, where bits [j
-// * bits, (j + 1) * bits) of byte 4 * t + i belong to token t and channel 4 * j + i of the chunk.
+// centre [D] f32, scales [B] f32, then codes by 32 tokens (attention_kernels.h).
 class CpuAttention {
  public:
   // `pool` outlives this object or is replaced by SetPool; isa is concrete and available.
@@ -25,7 +24,7 @@ class CpuAttention {
   size_t KvPageBytes(const KvView& kv) const;
   size_t SummaryPageBytes(const KvView& kv, const SummaryView& summary) const;
 
-  // As in ops/params.h. Sketch scores use the query rounded to 8 bits.
+  // As in ops/params.h. Sketch scores look up products with the query rounded to 7 bits.
   void AppendKv(const AppendKvParams& p);
   void Summarise(const SummariseParams& p);
   void Select(const SelectParams& p);
@@ -54,7 +53,9 @@ class CpuAttention {
   float* BlockScratch(int group, int block_tokens, float* scratch) const;
   void PooledProducts(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
   const float* PooledScores(const SelectParams& p, int row, float* z, float* scores) const;
-  const float* SketchScores(const SelectParams& p, int row, int head, float* scratch) const;
+  void SketchParts(const SelectParams& p, int row, int head, int begin, int end, float* parts, float* room) const;
+  void SketchScores(float* parts, int group, int num_blocks, float* scores) const;
+  bool SelectBySplitSketch(const SelectParams& p);
 
   ThreadPool* pool_;
   const AttentionKernels* kernels_;

@@ -180,6 +180,18 @@ SummaryView Pooled(int kernel = 32, int stride = 16) {
 }
 SummaryView Sketch(int bits) { return {nullptr, 0, SummaryKind::kSketch, 32, 16, bits}; }
 
+// Values where rounding is delicate: ties, halves below the normal range, the largest, and what rounds to infinity.
+std::vector<float> Hard(size_t n) {
+  const float some[] = {0.0f,     -0.0f,      1.0f + 0x1p-11f, 1.0f + 0x1p-8f, 1.0f + 0x3p-11f, -0x1p-24f,
+                        0x1p-25f, 0x1.8p-25f, 0x1.ffcp-15f,    65504.0f,       65519.0f,        -65520.0f,
+                        1e9f,     0x1.01p0f};
+  std::mt19937 rng(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> out(n);
+  for (float& x : out) x = rng() % 2 == 0 ? some[rng() % std::size(some)] : normal(rng);
+  return out;
+}
+
 class AttentionTest : public ::testing::TestWithParam<Isa> {
  protected:
   std::unique_ptr<CpuBackend> Cpu(int threads = 2) { return CpuBackend::Create(threads, GetParam()).value(); }
@@ -314,6 +326,78 @@ TEST_P(AttentionTest, SelectionMatchesTheReferenceUpToNearTies) {
           }
         }
       }
+    }
+  }
+}
+
+// One row is split over the sequence, many rows are not; block sizes below and above a group of sketched tokens.
+TEST_P(AttentionTest, SketchSelectionDoesNotDependOnRowsOrThreads) {
+  for (const int bits : {1, 2, 4}) {
+    for (const auto& [dim, block] : std::vector<std::pair<int, int>>{{8, 16}, {64, 64}, {80, 32}, {256, 128}}) {
+      const int tokens = 40 * block - 5;
+      const Shape s{7, 1, dim, block, DType::kF16, Sketch(bits)};
+      std::vector<int32_t> all;
+      for (const int threads : {1, 2, 5}) {
+        auto cpu = Cpu(threads);
+        Layer<CpuBackend> layer(*cpu, s, {tokens});
+        layer.AddRows(0, 0, tokens);
+        layer.Append();
+        std::vector<int32_t> counts;
+        for (const int rows : {40, 3, 1}) {
+          layer.Clear();
+          layer.AddRows(0, tokens - rows, tokens);
+          const auto q = layer.Values(7 * dim, 3);
+          std::vector<int32_t> ids;
+          cpu->Select(layer.Selection(q, 9, &ids, &counts));
+          if (all.empty()) all = ids;
+          EXPECT_TRUE(std::equal(ids.rbegin(), ids.rend(), all.rbegin()))
+              << bits << " bits, dim " << dim << ", " << threads << " threads, " << rows << " rows";
+        }
+      }
+    }
+  }
+}
+
+// What is no number spoils the scores, never the list.
+TEST_P(AttentionTest, SketchSelectionOfAQueryThatIsNoNumber) {
+  const Shape s{2, 1, 64, 64, DType::kF16, Sketch(2)};
+  auto cpu = Cpu();
+  Layer<CpuBackend> layer(*cpu, s, {1500});
+  layer.AddRows(0, 0, 1500);
+  layer.Append();
+  layer.Clear();
+  layer.AddRows(0, 1499, 1500);
+  for (const float bad : {std::nanf(""), INFINITY, -INFINITY, 3e38f, 1e-42f}) {
+    std::vector<float> q = layer.Values(2 * 64, 3);
+    q[5] = bad;
+    std::vector<int32_t> ids, counts;
+    cpu->Select(layer.Selection(q, 9, &ids, &counts));
+    EXPECT_EQ(counts, std::vector<int32_t>{9});
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_TRUE(ids[i] >= 0 && ids[i] < 24 && (i == 0 || ids[i - 1] < ids[i])) << bad << " at " << i;
+    }
+  }
+}
+
+// Every set rounds what it stores as the plain conversion does, and lays it out alike.
+TEST_P(AttentionTest, PagesAndSummariesHoldTheSameBytesOnEverySet) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int dim : {8, 72}) {
+      const Shape s{1, 1, dim, 32, type, Pooled()};
+      auto scalar = CpuBackend::Create(1, Isa::kScalar).value();
+      auto cpu = Cpu();
+      Layer<CpuBackend> want(*scalar, s, {100});
+      Layer<CpuBackend> got(*cpu, s, {100});
+      std::vector<float> x = Hard(static_cast<size_t>(100 * dim));
+      for (auto* layer : {&want, &got}) {
+        layer->AddRows(0, 0, 100);
+        auto& backend = layer == &want ? scalar : cpu;
+        backend->AppendKv({layer->Rows(), x.data(), x.data(), dim, layer->kv});
+        backend->Summarise({layer->Rows(), layer->kv, layer->summary});
+      }
+      EXPECT_EQ(std::memcmp(got.kv.pages, want.kv.pages, 4 * want.kv.page_bytes), 0) << InfoOf(type).name << dim;
+      EXPECT_EQ(std::memcmp(got.summary.pages, want.summary.pages, 4 * want.summary.page_bytes), 0)
+          << InfoOf(type).name << dim;
     }
   }
 }

@@ -149,7 +149,7 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
       a[i] = scratch + i * stride + from;
       c[i] = o + static_cast<int64_t>(i) * padded;
     }
-    kernels_->product(a, c, queries, panels, padded, to - from, true);
+    kernels_->product(a, c, queries, panels, padded, to - from, true, nullptr);
   }
   for (int i = 0; i < queries; ++i) {
     float* out =

@@ -11,6 +11,12 @@
 namespace farsight {
 namespace {
 
+// Few rows are split over the sequence into this many tasks a thread, of so many blocks at least.
+constexpr int64_t kSelectTasksPerThread = 4;
+constexpr int64_t kMinRangeBlocks = 8;
+constexpr float kLn2 = 0.693147181f;
+constexpr float kLog2e = 1.44269504f;
+
 // A block with its score, best first, ties to the lower id.
 struct Candidate {
   float score;
@@ -20,42 +26,100 @@ bool Before(const Candidate& a, const Candidate& b) {
   return a.score != b.score ? a.score > b.score : a.block < b.block;
 }
 
-void PoolWindow(const SummariseParams& p, int seq, int head, int pos) {
+// The tokens of a block are converted a channel at a time and added one by one, in ascending order.
+void PoolWindow(const AttentionKernels& kernels, const SummariseParams& p, int seq, int head, int pos) {
   const KvView& kv = p.kv;
   const SummaryView& s = p.summary;
+  const int64_t elem = ElemBytes(kv.dtype);
   auto* page = reinterpret_cast<float*>(SummaryPage(kv, s, PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head));
   float* out = page + static_cast<int64_t>(pos % kv.block_tokens / s.stride) * kv.head_dim;
-  for (int d = 0; d < kv.head_dim; ++d) out[d] = 0;
+  std::fill(out, out + kv.head_dim, 0.0f);
   for (int u = pos + 1 - s.kernel; u <= pos;) {
     const int block = u / kv.block_tokens;
-    const int end = std::min((block + 1) * kv.block_tokens, pos + 1);
-    const std::byte* keys = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
+    const int n = std::min((block + 1) * kv.block_tokens, pos + 1) - u;
+    const std::byte* keys = KvPage(kv, PhysicalBlock(p.rows, seq, block), head) + u % kv.block_tokens * elem;
     for (int d = 0; d < kv.head_dim; ++d) {
-      for (int t = u; t < end; ++t)
-        out[d] += LoadKv(kv.dtype, keys, static_cast<int64_t>(d) * kv.block_tokens + t % kv.block_tokens);
+      float x[kMaxBlockTokens];
+      kernels.widen[TypeIndex(kv.dtype)](keys + d * elem * kv.block_tokens, n, x);
+      for (int t = 0; t < n; ++t) out[d] += x[t];
     }
-    u = end;
+    u += n;
   }
   for (int d = 0; d < kv.head_dim; ++d) out[d] /= static_cast<float>(s.kernel);
 }
 
+// The key of one token as f32.
+void LoadKey(const AttentionKernels& kernels, const KvView& kv, const std::byte* keys, int slot, float* x) {
+  if (kv.dtype == DType::kF32) {
+    for (int d = 0; d < kv.head_dim; ++d)
+      x[d] = LoadKv(kv.dtype, keys, static_cast<int64_t>(d) * kv.block_tokens + slot);
+    return;
+  }
+  uint16_t halves[kMaxHeadDim];
+  const auto* from = reinterpret_cast<const uint16_t*>(keys) + slot;
+  for (int d = 0; d < kv.head_dim; ++d) halves[d] = from[static_cast<int64_t>(d) * kv.block_tokens];
+  kernels.widen[TypeIndex(kv.dtype)](reinterpret_cast<const std::byte*>(halves), kv.head_dim, x);
+}
+
 void WriteCodes(const SketchPage& page, int slot, int dim, int bits, const int8_t* codes) {
-  const int chunks = SketchChunks(dim, bits);
-  const int channels = 32 / bits;
-  uint8_t* octet = page.codes + static_cast<int64_t>(slot / 8) * chunks * 32 + slot % 8 * 4;
-  for (int c = 0; c < chunks; ++c) {
-    for (int i = 0; i < 4; ++i) {
-      uint32_t byte = 0;
-      for (int j = 0; j < 8 / bits; ++j) {
-        const int d = c * channels + 4 * j + i;
-        if (d < dim) byte |= static_cast<uint32_t>(codes[d]) << (j * bits);
-      }
-      octet[c * 32 + i] = static_cast<uint8_t>(byte);
-    }
+  const int channels = 8 / bits;
+  const int bytes = SketchTokenBytes(dim, bits);
+  uint8_t* to = page.codes + slot / kSketchGroup * bytes * kSketchGroup + SketchLane(slot);
+  for (int j = 0; j < bytes; ++j, codes += channels, to += kSketchGroup) {
+    uint32_t byte = 0;
+    for (int i = 0; i < channels; ++i) byte |= static_cast<uint32_t>(codes[i]) << (i * bits);
+    *to = static_cast<uint8_t>(byte);
   }
 }
 
-void SketchPosition(const SummariseParams& p, int seq, int head, int pos) {
+// What a channel adds with code c, in steps of a table: |q| * c, counted from the end where it adds least.
+float CodeValue(float step, int c, int top) {
+  return step < 0 ? -step * static_cast<float>(top - c) : step * static_cast<float>(c);
+}
+
+// The tables of a query [half bytes][16]. An entry is the sum of one value of its lower and one of its upper two bits,
+// each rounded: at most kTop steps for all channels of a half byte, plus two halves.
+SketchQuery MakeSketchQuery(const float* q, int dim, int bits, uint8_t* tables) {
+  constexpr float kTop = 126;
+  const int channels = 4 / bits;
+  const int top = (1 << bits) - 1;
+  float range = 0;
+  float total = 0;
+  for (int d = 0; d < dim; d += channels) {
+    float sum = 0;
+    for (int i = 0; i < channels; ++i) sum += std::fabs(q[d + i]);
+    range = std::max(range, sum);
+    total += sum;
+  }
+  range *= static_cast<float>(top);
+  const float inverse = range > 1e-30f && range < 1e30f ? kTop / range : 0.0f;
+  for (int d = 0; d < dim; d += channels, tables += 16) {
+    uint8_t half[2][4];  // of each value of the lower, then the upper two bits
+    for (int h = 0; h < 2; ++h) {
+      for (int c = 0; c < 4; ++c) {
+        float x = 0.5f;
+        if (bits == 1) {
+          x += CodeValue(q[d + 2 * h] * inverse, c & 1, top) + CodeValue(q[d + 2 * h + 1] * inverse, c >> 1, top);
+        } else if (bits == 2) {
+          x += CodeValue(q[d + h] * inverse, c, top);
+        } else {
+          const float step = q[d] * inverse;
+          x += h == 0 ? CodeValue(step, c, 3) : CodeValue(4 * step, c, 3);
+        }
+        half[h][c] = static_cast<uint8_t>(x > 0 ? static_cast<int>(x) : 0);  // NaN: no undefined conversion
+      }
+    }
+    uint32_t lower;
+    std::memcpy(&lower, half[0], 4);
+    for (int c = 0; c < 4; ++c) {
+      const uint32_t four = lower + 0x01010101u * half[1][c];
+      std::memcpy(tables + 4 * c, &four, 4);
+    }
+  }
+  return {tables - dim / channels * 16, range / kTop, 0.5f * static_cast<float>(top) * total, 0.0f};
+}
+
+void SketchPosition(const AttentionKernels& kernels, const SummariseParams& p, int seq, int head, int pos) {
   const KvView& kv = p.kv;
   if (pos < kv.block_tokens - 1) return;  // the centre is not known before block 0 is full
   const int32_t first = PhysicalBlock(p.rows, seq, 0);
@@ -74,10 +138,10 @@ void SketchPosition(const SummariseParams& p, int seq, int head, int pos) {
   const SketchPage page = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, block), head);
   const int slot_end = pos % kv.block_tokens;
   for (int slot = fixes_centre ? 0 : slot_end; slot <= slot_end; ++slot) {
-    float x[256];
-    int8_t codes[256];
-    for (int d = 0; d < kv.head_dim; ++d)
-      x[d] = LoadKv(kv.dtype, keys, static_cast<int64_t>(d) * kv.block_tokens + slot) - centre[d];
+    float x[kMaxHeadDim];
+    int8_t codes[kMaxHeadDim];
+    LoadKey(kernels, kv, keys, slot, x);
+    for (int d = 0; d < kv.head_dim; ++d) x[d] -= centre[d];
     page.scales[slot] = SketchToken(x, kv.head_dim, p.summary.bits, codes);
     WriteCodes(page, slot, kv.head_dim, p.summary.bits, codes);
   }
@@ -95,7 +159,8 @@ size_t CpuAttention::SummaryPageBytes(const KvView& kv, const SummaryView& s) co
       return static_cast<size_t>(2 * (kv.block_tokens / s.stride) * PaddedDim(kv.head_dim) * ElemBytes(kv.dtype));
     case SummaryKind::kSketch:
       return static_cast<size_t>(kv.head_dim + kv.block_tokens) * sizeof(float) +
-             static_cast<size_t>(kv.block_tokens) / 8 * static_cast<size_t>(SketchChunks(kv.head_dim, s.bits)) * 32;
+             static_cast<size_t>((kv.block_tokens + kSketchGroup - 1) / kSketchGroup * kSketchGroup) *
+                 static_cast<size_t>(SketchTokenBytes(kv.head_dim, s.bits));
   }
   return 0;
 }
@@ -109,12 +174,12 @@ void CpuAttention::Summarise(const SummariseParams& p) {
       const int pos = p.rows.positions[t];
       const int seq = p.rows.row_seq[t];
       if (p.summary.kind == SummaryKind::kSketch) {
-        SketchPosition(p, seq, static_cast<int>(head), pos);
+        SketchPosition(*kernels_, p, seq, static_cast<int>(head), pos);
       } else if ((pos + 1) % p.summary.stride == 0 && pos + 1 >= p.summary.kernel) {
         if (p.summary.kind == SummaryKind::kCompressed || p.summary.unrotate) {
           CompressWindow(p, seq, static_cast<int>(head), pos);
         } else {
-          PoolWindow(p, seq, static_cast<int>(head), pos);
+          PoolWindow(*kernels_, p, seq, static_cast<int>(head), pos);
         }
       }
     }
@@ -171,7 +236,7 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
       for (int j = 0; j < d; ++j) to[j * 16] = from[j];
     }
     for (int i = 0; i < queries; ++i) c[i] = scratch + i * stride + static_cast<int64_t>(first) * per_block;
-    kernels_->product(a, c, queries, panels, columns, d, false);
+    kernels_->product(a, c, queries, panels, columns, d, false, nullptr);
   }
 }
 
@@ -200,58 +265,50 @@ const float* CpuAttention::PooledScores(const SelectParams& p, int row, float* z
   return scores;
 }
 
-// Block scores by token sketches; scratch as above with [G][tokens], and the queries in 8 bits behind.
-const float* CpuAttention::SketchScores(const SelectParams& p, int row, int head, float* scratch) const {
+// Softmax parts of blocks [begin, end) by token sketches: parts [G][largest score, sum of exp(score - largest)][blocks]
+// of the row's query heads. A block's parts do not depend on the range. The tables go to `room`.
+void CpuAttention::SketchParts(const SelectParams& p, int row, int head, int begin, int end, float* parts,
+                               float* room) const {
   const KvView& kv = p.kv;
   const int pos = p.rows.positions[row];
   const int seq = p.rows.row_seq[row];
   const int group = p.num_heads / kv.num_kv_heads;
-  const int d = kv.head_dim;
-  const int bits = p.summary.bits;
   const int num_blocks = pos / kv.block_tokens + 1;
-  const int64_t stride = static_cast<int64_t>(num_blocks) * kv.block_tokens;
-  float* scores = BlockScratch(group, kv.block_tokens, scratch);
-  std::fill(scores, scores + num_blocks, 0.0f);
-  if (pos < kv.block_tokens - 1) return scores;
-  const int chunks = SketchChunks(d, bits);
-  const int coded = chunks * 32 / bits;
-  auto* codes = reinterpret_cast<int8_t*>(scores + 4 * static_cast<int64_t>(limits_.max_blocks));
-  const float half = 0.5f * static_cast<float>((1 << bits) - 1);
-  for (int g0 = 0; g0 < group; g0 += kMaxSketchQueries) {
-    const int num = std::min(kMaxSketchQueries, group - g0);
+  const int bytes = SketchTokenBytes(kv.head_dim, p.summary.bits);
+  for (int first = 0; first < group; first += kMaxSketchQueries) {
+    const int num = std::min(kMaxSketchQueries, group - first);
     SketchQuery queries[kMaxSketchQueries];
     for (int i = 0; i < num; ++i) {
-      const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head * group + g0 + i) * d;
-      float top = 0;
-      for (int j = 0; j < d; ++j) top = std::max(top, std::fabs(q[j]));
-      const float inverse = top > 0 ? 127.0f / top : 0.0f;
-      int8_t* out = codes + static_cast<int64_t>(i) * coded;
-      int sum = 0;
-      for (int j = 0; j < coded; ++j) {
-        out[j] = j < d ? static_cast<int8_t>(std::lrintf(q[j] * inverse)) : int8_t{0};
-        sum += out[j];
-      }
-      queries[i] = {out, half * static_cast<float>(sum), p.scale * top / 127.0f, nullptr};
+      const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head * group + first + i) * kv.head_dim;
+      queries[i] = MakeSketchQuery(q, kv.head_dim, p.summary.bits, reinterpret_cast<uint8_t*>(room) + i * bytes * 32);
+      queries[i].scale = p.scale * kLog2e;
     }
-    for (int block = 0; block < num_blocks; ++block) {
-      if (block + 2 < num_blocks) {
-        Prefetch(SummaryPage(kv, p.summary, PhysicalBlock(p.rows, seq, block + 2), head), p.summary.page_bytes);
+    float* max = parts + static_cast<int64_t>(first) * 2 * num_blocks;
+    for (int b = begin; b < end; ++b) {
+      if (b + 2 < end) {
+        Prefetch(SummaryPage(kv, p.summary, PhysicalBlock(p.rows, seq, b + 2), head), p.summary.page_bytes);
       }
-      const SketchPage page = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, block), head);
-      for (int i = 0; i < num; ++i)
-        queries[i].out = scratch + (g0 + i) * stride + static_cast<int64_t>(block) * kv.block_tokens;
-      kernels_->sketch_scores(page.codes, page.scales, kv.block_tokens, chunks, bits, queries, num);
+      const SketchPage page = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, b), head);
+      const int tokens = std::min(kv.block_tokens, pos + 1 - b * kv.block_tokens);
+      kernels_->sketch_block(page.codes, page.scales, tokens, bytes, queries, num, max + b, max + num_blocks + b,
+                             2 * num_blocks);
     }
   }
+}
+
+// Block scores from the parts, which are used up: the probability that falls on a block, summed over the group.
+void CpuAttention::SketchScores(float* parts, int group, int num_blocks, float* scores) const {
+  std::fill(scores, scores + num_blocks, 0.0f);
   for (int g = 0; g < group; ++g) {
-    float* z = scratch + g * stride;
-    const float inverse = 1.0f / kernels_->exp_sum(z, pos + 1, kernels_->max(z, pos + 1));
-    for (int b = 0; b < num_blocks; ++b) {
-      const int n = std::min(kv.block_tokens, pos + 1 - b * kv.block_tokens);
-      scores[b] += inverse * kernels_->sum(z + static_cast<int64_t>(b) * kv.block_tokens, n);
-    }
+    float* weight = parts + static_cast<int64_t>(g) * 2 * num_blocks;
+    const float* sum = weight + num_blocks;
+    for (int b = 0; b < num_blocks; ++b) weight[b] *= kLn2;
+    kernels_->exp_sum(weight, num_blocks, kernels_->max(weight, num_blocks));
+    float total = 0;
+    for (int b = 0; b < num_blocks; ++b) total += weight[b] * sum[b];
+    const float inverse = 1.0f / total;
+    for (int b = 0; b < num_blocks; ++b) scores[b] += weight[b] * sum[b] * inverse;
   }
-  return scores;
 }
 
 bool CpuAttention::NeedsScores(const SelectParams& p, int row) {
@@ -280,7 +337,8 @@ void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const fl
   if (n < p.top_k) {
     auto* free = reinterpret_cast<Candidate*>(room);
     int num_free = 0;
-    for (int b = p.init_blocks; b < own - p.local_blocks; ++b) free[num_free++] = {scores[b], b};
+    // Scores are sums of probabilities; one that is no number would leave nth_element without an order.
+    for (int b = p.init_blocks; b < own - p.local_blocks; ++b) free[num_free++] = {scores[b] > 0 ? scores[b] : 0.0f, b};
     const int want = std::min(p.top_k - n, num_free);
     std::nth_element(free, free + want, free + num_free, Before);
     for (int i = 0; i < want; ++i) ids[n++] = free[i].block;
@@ -303,14 +361,57 @@ void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head,
       if (pooled) {
         PooledScores(p, t, scratch + static_cast<int64_t>(t - tile.first_row) * group * PooledStride(p), scores);
       } else {
-        SketchScores(p, t, head, scratch);
+        const int num_blocks = p.rows.positions[t] / p.kv.block_tokens + 1;
+        SketchParts(p, t, head, 0, num_blocks, scratch, scores + 4 * static_cast<int64_t>(limits_.max_blocks));
+        SketchScores(scratch, group, num_blocks, scores);
       }
     }
     PickBlocks(p, t, head, scores, scores + limits_.max_blocks);
   }
 }
 
+// A few rows by token sketches: a task is a range of blocks of one row and KV head, so that all threads have work.
+// False: there are rows enough, or no room.
+bool CpuAttention::SelectBySplitSketch(const SelectParams& p) {
+  const int heads = p.kv.num_kv_heads;
+  const int group = p.num_heads / heads;
+  const int64_t tasks = static_cast<int64_t>(p.rows.num_rows) * heads;
+  int64_t stride = 0;  // floats of parts of a task
+  for (int t = 0; t < p.rows.num_rows; ++t) {
+    if (NeedsScores(p, t)) {
+      stride = std::max<int64_t>(stride, static_cast<int64_t>(p.rows.positions[t] / p.kv.block_tokens + 1) * 2 * group);
+    }
+  }
+  const int64_t ranges = (pool_->num_threads() * kSelectTasksPerThread + tasks - 1) / std::max<int64_t>(tasks, 1);
+  if (p.summary.kind != SummaryKind::kSketch || pool_->num_threads() == 1 || ranges < 2 ||
+      stride < int64_t{2} * group * ranges * kMinRangeBlocks ||
+      static_cast<size_t>(tasks * stride) * sizeof(float) > partials_.size()) {
+    return false;
+  }
+  auto* parts = partials_.as<float>();
+  const auto room = [&](int thread) { return BlockScratch(group, p.kv.block_tokens, Scratch(thread)); };
+  const int64_t tables = 4 * static_cast<int64_t>(limits_.max_blocks);
+  pool_->ParallelFor(tasks * ranges, [&](int64_t i, int thread) {
+    const auto row = static_cast<int>(i / ranges / heads);
+    if (!NeedsScores(p, row)) return;
+    const int64_t num_blocks = p.rows.positions[row] / p.kv.block_tokens + 1;
+    SketchParts(p, row, static_cast<int>(i / ranges % heads), static_cast<int>(num_blocks * (i % ranges) / ranges),
+                static_cast<int>(num_blocks * (i % ranges + 1) / ranges), parts + i / ranges * stride,
+                room(thread) + tables);
+  });
+  pool_->ParallelFor(tasks, [&](int64_t i, int thread) {
+    const auto row = static_cast<int>(i / heads);
+    float* scores = room(thread);
+    if (NeedsScores(p, row)) {
+      SketchScores(parts + i * stride, group, p.rows.positions[row] / p.kv.block_tokens + 1, scores);
+    }
+    PickBlocks(p, row, static_cast<int>(i % heads), scores, scores + limits_.max_blocks);
+  });
+  return true;
+}
+
 void CpuAttention::Select(const SelectParams& p) {
+  if (SelectBySplitSketch(p)) return;
   const int heads = p.kv.num_kv_heads;
   const int group = p.num_heads / heads;
   int rows_per_tile = 1;
