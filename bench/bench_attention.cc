@@ -3,23 +3,17 @@
 // the double-precision reference before anything is timed.
 //   bench_attention [threads] [isa] [seconds per case] [substring of the cases wanted]
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "measure.h"
 #include "ops/cpu/cpu_backend.h"
 #include "ops/ref/ref_backend.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace farsight {
 namespace {
@@ -32,91 +26,6 @@ constexpr int kChunk = 512;  // rows of a prefill step
 constexpr int kTopK = 24;
 // As many as a small model has, so that caches between layers behave as in a decode step.
 constexpr int kLayers = 30;
-
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// Median seconds of fn, called until `budget` seconds are spent and at least five times.
-template <typename Fn>
-double Time(double budget, Fn&& fn) {
-  fn();
-  std::vector<double> samples;
-  for (const double end = Now() + budget; Now() < end || samples.size() < 5;) {
-    const double start = Now();
-    fn();
-    samples.push_back(Now() - start);
-  }
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
-uint64_t SumWords(const uint64_t* p, size_t n) {
-  uint64_t s[8] = {};
-  for (size_t i = 0; i + 8 <= n; i += 8) {
-    for (size_t j = 0; j < 8; ++j) s[j] += p[i + j];
-  }
-  return std::accumulate(s, s + 8, uint64_t{0});
-}
-
-// GB/s of reading memory on all threads.
-double ReadBandwidth(ThreadPool& pool, double budget) {
-  constexpr size_t kBytes = size_t{256} << 20;
-  auto buffer = AllocateHost(kBytes);
-  if (!buffer.ok()) return 0;
-  std::memset(buffer->data(), 1, kBytes);
-  const size_t words = kBytes / 8 / static_cast<size_t>(pool.num_threads());
-  std::vector<uint64_t> sums(static_cast<size_t>(pool.num_threads()) * 8);
-  const double s = Time(budget, [&] {
-    pool.RunOnAll([&](int t) {
-      const auto i = static_cast<size_t>(t);
-      sums[8 * i] = SumWords(buffer->as<const uint64_t>() + i * words, words);
-    });
-  });
-  if (sums[0] == 1) std::puts("");  // the sums are used
-  return static_cast<double>(kBytes) / s / 1e9;
-}
-
-#if defined(__x86_64__)
-// Twelve chains hide the latency; the empty asm keeps each one in a register and alive.
-#define FS_TWELVE(X) X(a0) X(a1) X(a2) X(a3) X(a4) X(a5) X(a6) X(a7) X(a8) X(a9) X(a10) X(a11)
-#define FS_LOOP(name, isa, type, set, fma, kind)      \
-  __attribute__((target(isa))) void name(int64_t n) { \
-    const type w = set(1.0f);                         \
-    FS_TWELVE(FS_DECLARE_##kind)                      \
-    for (int64_t i = 0; i < n; ++i) {                 \
-      FS_TWELVE(FS_STEP_##kind)                       \
-    }                                                 \
-  }
-#define FS_DECLARE_y(a) __m256 a = w;
-#define FS_STEP_y(a)            \
-  a = _mm256_fmadd_ps(w, a, w); \
-  __asm__ volatile("" : "+x"(a));
-#define FS_DECLARE_z(a) __m512 a = w;
-#define FS_STEP_z(a)            \
-  a = _mm512_fmadd_ps(w, a, w); \
-  __asm__ volatile("" : "+v"(a));
-FS_LOOP(Fma256, "avx2,fma", __m256, _mm256_set1_ps, _mm256_fmadd_ps, y)
-FS_LOOP(Fma512, "avx512f", __m512, _mm512_set1_ps, _mm512_fmadd_ps, z)
-#undef FS_TWELVE
-#undef FS_LOOP
-#undef FS_DECLARE_y
-#undef FS_STEP_y
-#undef FS_DECLARE_z
-#undef FS_STEP_z
-#endif
-
-// GFLOP/s of fused multiply-adds on all threads; 0: unknown.
-double FmaPeak(ThreadPool& pool, Isa isa, double budget) {
-#if defined(__x86_64__)
-  if (isa == Isa::kScalar) return 0;
-  constexpr int64_t kLoops = 1 << 20;
-  const double s =
-      Time(budget, [&] { pool.RunOnAll([&](int) { isa == Isa::kAvx512 ? Fma512(kLoops) : Fma256(kLoops); }); });
-  const double ops = isa == Isa::kAvx512 ? 32 : 16;
-  return static_cast<double>(kLoops) * 12 * ops * pool.num_threads() / s / 1e9;
-#else
-  return 0;
-#endif
-}
 
 // One sequence's cache in `layers` layers on one backend: keys with a direction of their own per block, so that
 // selection has something to find.
@@ -252,12 +161,12 @@ class Cache {
 
 class Bench {
  public:
-  Bench(int threads, std::unique_ptr<CpuBackend> backend, double budget, std::string only)
-      : pool_(threads), backend_(std::move(backend)), budget_(budget), only_(std::move(only)) {}
+  explicit Bench(BenchArgs args)
+      : pool_(args.threads), timer_(args.threads, args.budget), only_(args.only), backend_(std::move(args.backend)) {}
 
   int Main() {
-    read_gbs_ = ReadBandwidth(pool_, budget_);
-    fma_gflops_ = FmaPeak(pool_, backend_->isa(), budget_);
+    read_gbs_ = ReadBandwidth(pool_, timer_);
+    fma_gflops_ = PeakGops(pool_, backend_->isa(), Arithmetic::kFloat, timer_);
     std::printf("limit:read threads:%d GB/s:%.1f\nlimit:fma threads:%d GFLOP/s:%.0f\n", pool_.num_threads(), read_gbs_,
                 pool_.num_threads(), fma_gflops_);
     const SummaryView pooled{nullptr, 0, SummaryKind::kPooledKeys, 32, 16, 2};
@@ -283,7 +192,7 @@ class Bench {
     return std::string(op) + "/" + IsaName(backend_->isa()) + "/" + InfoOf(t).name + "/rows:" + std::to_string(rows) +
            "/depth:" + std::to_string(depth) + "/hq:9/hkv:3/d:64";
   }
-  bool Wanted(const std::string& name) const { return only_.empty() || name.find(only_) != std::string::npos; }
+  bool Wanted(const std::string& name) const { return name.find(only_) != std::string::npos; }
 
   void Bytes(const std::string& name, double bytes, int calls, double s) const {
     std::printf("case:%s threads:%d us:%.1f GB/s:%.1f read_share:%.2f\n", name.c_str(), pool_.num_threads(),
@@ -348,7 +257,7 @@ class Bench {
     if (!Wanted(select) && !(first && (Wanted(dense) || Wanted(sparse) || Wanted(append)))) return;
     Cache<CpuBackend> cache(*backend_, t, s, depth, kLayers);
     const auto layers = [&](auto&& fn) {
-      return Time(budget_, [&] {
+      return timer_.Median([&] {
         for (int l = 0; l < kLayers; ++l) fn(l);
       });
     };
@@ -388,7 +297,7 @@ class Bench {
     if (!Wanted(select) && !Wanted(append) && !Wanted(summarise) && !Wanted(dense) && !Wanted(sparse)) return;
     Cache<CpuBackend> cache(*backend_, t, s, depth, 1);
     const auto chunks = [&](auto&& fn) {
-      return Time(budget_, [&] {
+      return timer_.Median([&] {
         for (int at = 0; at < depth; at += kChunk) fn(at, std::min(depth, at + kChunk));
       });
     };
@@ -418,23 +327,17 @@ class Bench {
   }
 
   ThreadPool pool_;
-  std::unique_ptr<CpuBackend> backend_;
-  double budget_;
+  Timer timer_;
   std::string only_;
+  std::unique_ptr<CpuBackend> backend_;
   double read_gbs_ = 1;
   double fma_gflops_ = 0;
 };
 
 int Main(int argc, char** argv) {
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  const auto isa = ParseIsa(argc > 2 ? argv[2] : "best");
-  const double budget = argc > 3 ? std::atof(argv[3]) : 1.0;
-  auto backend = isa.ok() ? CpuBackend::Create(threads, *isa) : StatusOr<std::unique_ptr<CpuBackend>>(isa.status());
-  if (!backend.ok()) {
-    std::fprintf(stderr, "bench_attention: %s\n", backend.status().message().c_str());
-    return 2;
-  }
-  return Bench(threads, std::move(*backend), budget, argc > 4 ? argv[4] : "").Main();
+  BenchArgs args = ParseBenchArgs("bench_attention", argc, argv);
+  if (args.backend == nullptr) return 2;
+  return Bench(std::move(args)).Main();
 }
 
 }  // namespace
