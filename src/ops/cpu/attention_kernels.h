@@ -64,7 +64,7 @@ struct AttentionKernels {
   // 256) in powers of two, sum[i * stride] the sum of 2^(score - max). `bytes` of codes a token; codes of whole groups
   // are read.
   void (*sketch_block)(const uint8_t* codes, const float* scales, int tokens, int bytes, const SketchQuery* queries,
-                       int num, float* max, float* sum, int stride);
+                       int num, float* max, float* sum, int stride, const uint8_t* next);
 };
 
 const AttentionKernels& ScalarAttentionKernels();

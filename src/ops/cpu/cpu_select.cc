@@ -285,13 +285,12 @@ void CpuAttention::SketchParts(const SelectParams& p, int row, int head, int beg
     }
     float* max = parts + static_cast<int64_t>(first) * 2 * num_blocks;
     for (int b = begin; b < end; ++b) {
-      if (b + 2 < end) {
-        Prefetch(SummaryPage(kv, p.summary, PhysicalBlock(p.rows, seq, b + 2), head), p.summary.page_bytes);
-      }
       const SketchPage page = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, b), head);
+      const SketchPage next = SketchPageAt(kv, p.summary, PhysicalBlock(p.rows, seq, std::min(b + 2, end - 1)), head);
+      Prefetch(reinterpret_cast<const std::byte*>(next.scales), static_cast<size_t>(kv.block_tokens) * sizeof(float));
       const int tokens = std::min(kv.block_tokens, pos + 1 - b * kv.block_tokens);
       kernels_->sketch_block(page.codes, page.scales, tokens, bytes, queries, num, max + b, max + num_blocks + b,
-                             2 * num_blocks);
+                             2 * num_blocks, next.codes);
     }
   }
 }

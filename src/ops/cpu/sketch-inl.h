@@ -20,12 +20,13 @@ FS_INLINE __m256i Table(const uint8_t* p) {
 // z[q * kSketchMaxTokens ...] = sums of table entries of 32 tokens. Two sums share a 16-bit lane: the lower one wraps,
 // and the upper one, counted beside, is taken off at the end. Both stay below 256 bytes * 254.
 template <int kQueries>
-FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* queries, float* z) {
+FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* queries, float* z, const uint8_t* next) {
   const __m256i low = _mm256_set1_epi8(15);
   __m256i both[kQueries];
   __m256i upper[kQueries];
   for (int q = 0; q < kQueries; ++q) both[q] = upper[q] = _mm256_setzero_si256();
   for (int j = 0; j < bytes; ++j) {
+    __builtin_prefetch(next + j * 32, 0, 3);
     const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + j * 32));
     const __m256i first = _mm256_and_si256(packed, low);
     const __m256i second = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low);
@@ -48,7 +49,8 @@ FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* qu
 }
 #else
 template <int kQueries>
-FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* queries, float* z) {
+FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* queries, float* z, const uint8_t* next) {
+  __builtin_prefetch(next, 0, 3);
   for (int q = 0; q < kQueries; ++q) {
     int sums[32] = {};
     for (int j = 0; j < bytes; ++j) {
@@ -116,23 +118,24 @@ FS_INLINE void SketchSoftmax(float* z, const float* scales, int tokens, const Sk
 
 template <int kQueries>
 void SketchBlockOf(const uint8_t* codes, const float* scales, int tokens, int bytes, const SketchQuery* queries,
-                   float* max, float* sum, int stride) {
+                   float* max, float* sum, int stride, const uint8_t* next) {
   float z[kQueries * kSketchMaxTokens];
-  for (int t = 0; t < tokens; t += kSketchGroup) SketchSums<kQueries>(codes + t * bytes, bytes, queries, z + t);
+  for (int t = 0; t < tokens; t += kSketchGroup)
+    SketchSums<kQueries>(codes + t * bytes, bytes, queries, z + t, next + t * bytes);
   SketchSoftmax<kQueries>(z, scales, tokens, queries, max, sum, stride);
 }
 
 void SketchBlock(const uint8_t* codes, const float* scales, int tokens, int bytes, const SketchQuery* queries, int num,
-                 float* max, float* sum, int stride) {
+                 float* max, float* sum, int stride, const uint8_t* next) {
   switch (num) {
     case 1:
-      return SketchBlockOf<1>(codes, scales, tokens, bytes, queries, max, sum, stride);
+      return SketchBlockOf<1>(codes, scales, tokens, bytes, queries, max, sum, stride, next);
     case 2:
-      return SketchBlockOf<2>(codes, scales, tokens, bytes, queries, max, sum, stride);
+      return SketchBlockOf<2>(codes, scales, tokens, bytes, queries, max, sum, stride, next);
     case 3:
-      return SketchBlockOf<3>(codes, scales, tokens, bytes, queries, max, sum, stride);
+      return SketchBlockOf<3>(codes, scales, tokens, bytes, queries, max, sum, stride, next);
     default:
-      return SketchBlockOf<4>(codes, scales, tokens, bytes, queries, max, sum, stride);
+      return SketchBlockOf<4>(codes, scales, tokens, bytes, queries, max, sum, stride, next);
   }
 }
 
