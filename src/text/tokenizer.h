@@ -118,11 +118,13 @@ struct JsonTokenizer {
   std::unique_ptr<Tokenizer> tokenizer;
   std::string chat_template;  // empty when there is none
 };
-// From the texts of tokenizer.json and tokenizer_config.json (empty: none); `name` is for errors. kUnimplemented names
-// the part that we do not know, kDataLoss says what is broken.
+// From the texts of tokenizer.json and tokenizer_config.json (empty: none); `name` is for errors. `end_jsons` are texts
+// whose "eos_token_id", an id or a list of ids, also ends a generation (generation_config.json, config.json).
+// kUnimplemented names the part that we do not know, kDataLoss says what is broken.
 StatusOr<JsonTokenizer> TokenizerFromJson(std::string_view tokenizer_json, std::string_view config_json,
-                                          const std::string& name);
-// From tokenizer.json, tokenizer_config.json and chat_template.jinja of a directory; only the first must exist.
+                                          const std::string& name, std::span<const std::string> end_jsons = {});
+// From tokenizer.json, tokenizer_config.json, chat_template.jinja, generation_config.json and config.json of a
+// directory; only the first must exist.
 StatusOr<JsonTokenizer> TokenizerFromDirectory(const std::string& directory);
 
 }  // namespace farsight

@@ -20,6 +20,7 @@ using TokenType = Spec::TokenType;
 
 constexpr std::string_view kSpaceMark = "\xe2\x96\x81";
 constexpr size_t kMaxFileBytes = size_t{64} << 20;
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 constexpr int64_t kMaxSparseIds = 65536;  // ids that no token has, at most
 
 std::string Shown(std::string_view s) {
@@ -391,10 +392,26 @@ Status ReadConfig(const Reader& r, const Json& config, Spec* spec) {
   return OkStatus();
 }
 
+// "eos_token_id": what ends a generation besides the tokenizer's own EOS. An id past the vocabulary is dropped when the
+// tokenizer is built: some files name an end that their vocabulary lacks, and still run.
+Status ReadEndIds(const Reader& r, const std::string& text, const std::string& name, Spec* spec) {
+  FS_ASSIGN_OR_RETURN(const Json root, ParseJson(text, {}, "the configuration beside '" + name + "'"));
+  const Json* ids = r.Member(root, "eos_token_id");
+  if (ids == nullptr) return OkStatus();
+  const auto add = [&](const Json& id) -> Status {
+    FS_ASSIGN_OR_RETURN(const int32_t end, r.Id(id, "eos_token_id"));
+    spec->end_tokens.push_back(end);
+    return OkStatus();
+  };
+  if (!ids->is_array()) return add(*ids);
+  for (const Json& id : *ids) FS_RETURN_IF_ERROR(add(id));
+  return OkStatus();
+}
+
 }  // namespace
 
 StatusOr<JsonTokenizer> TokenizerFromJson(std::string_view tokenizer_json, std::string_view config_json,
-                                          const std::string& name) {
+                                          const std::string& name, std::span<const std::string> end_jsons) {
   const Reader r(name);
   FS_ASSIGN_OR_RETURN(const Json root, ParseJson(tokenizer_json, {.max_bytes = kMaxFileBytes}, "'" + name + "'"));
   JsonTokenizer out;
@@ -407,6 +424,7 @@ StatusOr<JsonTokenizer> TokenizerFromJson(std::string_view tokenizer_json, std::
     FS_ASSIGN_OR_RETURN(out.chat_template, ChatTemplateOf(r, config));
   }
   spec.end_tokens.push_back(spec.eos);
+  for (const std::string& text : end_jsons) FS_RETURN_IF_ERROR(ReadEndIds(r, text, name, &spec));
   FS_ASSIGN_OR_RETURN(out.tokenizer, Tokenizer::Build(std::move(spec)));
   return out;
 }
@@ -418,7 +436,13 @@ StatusOr<JsonTokenizer> TokenizerFromDirectory(const std::string& directory) {
   if (const std::string p = directory + "/tokenizer_config.json"; FileExists(p)) {
     FS_ASSIGN_OR_RETURN(config, ReadFileToString(p, kMaxFileBytes));
   }
-  FS_ASSIGN_OR_RETURN(JsonTokenizer out, TokenizerFromJson(tokenizer, config, path));
+  std::vector<std::string> end_jsons;
+  for (const char* file : {"/generation_config.json", "/config.json"}) {
+    if (const std::string p = directory + file; FileExists(p)) {
+      FS_ASSIGN_OR_RETURN(end_jsons.emplace_back(), ReadFileToString(p, kMaxConfigBytes));
+    }
+  }
+  FS_ASSIGN_OR_RETURN(JsonTokenizer out, TokenizerFromJson(tokenizer, config, path, end_jsons));
   if (const std::string p = directory + "/chat_template.jinja"; FileExists(p)) {
     FS_ASSIGN_OR_RETURN(out.chat_template, ReadFileToString(p, size_t{1} << 20));
   }

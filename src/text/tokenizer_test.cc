@@ -77,6 +77,29 @@ TEST(Tokenizer, MergesByRankAndFindsTheLongestSpecial) {
   EXPECT_EQ(t->Decode(Ids{2, 5, 4}, false), "ab<|x|> a");
 }
 
+TEST(Tokenizer, EndTokensComeFromTheConfigurationsToo) {
+  const auto ends = [](std::vector<std::string> jsons) {
+    const auto t = TokenizerFromJson(SmallJson(kAdded), R"({"eos_token":"<|x|>"})", "t", jsons);
+    EXPECT_TRUE(t.ok()) << t.status().message();
+    Ids out;
+    for (int32_t id = 0; id < 99 && t.ok(); ++id) {
+      if (t->tokenizer->IsEnd(id)) out.push_back(id);
+    }
+    return out;
+  };
+  EXPECT_EQ(ends({}), (Ids{5}));
+  EXPECT_EQ(ends({R"({"eos_token_id":[2,7]})", R"({"eos_token_id":1})"}), (Ids{1, 2, 5, 7}));
+  EXPECT_EQ(ends({R"({"eos_token_id":null})", "{}", R"({"eos_token_id":[]})"}), (Ids{5}));
+  EXPECT_EQ(ends({R"({"eos_token_id":42})"}), (Ids{5})) << "no such token: harmless";
+  for (const char* bad : {R"({"eos_token_id":-1})", R"({"eos_token_id":"x"})", R"({"eos_token_id":[1,2.5]})",
+                          R"({"eos_token_id":99999999999})", "{"}) {
+    const std::vector<std::string> jsons = {bad};
+    const auto t = TokenizerFromJson(SmallJson(kAdded), "", "t", jsons);
+    ASSERT_FALSE(t.ok()) << bad;
+    EXPECT_EQ(t.status().code(), StatusCode::kDataLoss) << t.status().message();
+  }
+}
+
 TEST(Tokenizer, TypedControlTokensStayText) {
   const auto t = Load(SmallJson(kAdded));
   ASSERT_NE(t, nullptr);
