@@ -4,6 +4,7 @@
 #define FARSIGHT_OPTIONS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "farsight/status.h"
@@ -44,12 +45,24 @@ struct AttentionOptions {
   int sketch_bits = 2;     // kSketch: 1, 2 or 4 bits a channel
 };
 
+// Who guesses the next tokens so that several are checked in one pass. The text never changes: a guess is kept only
+// where it is the token that plain decoding gives, with the same seed.
+enum class Drafting {
+  kOff,
+  kAuto,    // chosen and sized while running, by what was accepted and how long it took; off where it does not pay
+  kNgram,   // what followed the last few tokens earlier in the text
+  kSuffix,  // what followed the longest repeated end of the text, weighed by how often
+  kModel,   // a small model with the same tokenizer: EngineOptions::draft_model
+};
+
 struct ModelOptions {
   int threads = 0;           // 0: one for each processor this process may use
   std::string isa = "best";  // "best", "avx512", "avx2", "scalar"
   // The double-precision reference backend instead of the fast one: hundreds of times slower, for checking.
   bool reference = false;
 };
+
+class Model;
 
 struct EngineOptions {
   int64_t context_tokens = 0;  // longest sequence, prompt and answer together; 0: what the model was trained for
@@ -60,10 +73,15 @@ struct EngineOptions {
   int64_t kv_tokens = 0;
   KvType kv_type = KvType::kF16;
   AttentionOptions attention = {};
+  Drafting drafting = Drafting::kOff;
+  int draft_max = 8;                   // drafted tokens of a sequence and step at most: 1 to 64
+  std::shared_ptr<Model> draft_model = nullptr;  // for kModel; kAuto considers it where there is one
 };
 
 const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "nsa"
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
+const char* DraftingName(Drafting drafting);  // "off", "auto", "ngram", "suffix", "model"
+StatusOr<Drafting> ParseDrafting(const std::string& name);
 const char* KvTypeName(KvType type);  // "f32", "f16", "bf16"
 StatusOr<KvType> ParseKvType(const std::string& name);
 

@@ -74,6 +74,10 @@ struct Completion {
   int64_t blocks_held = 0;
   int64_t blocks_read = 0;
   int preemptions = 0;
+  // Speculative decoding: steps with a draft, tokens drafted in them, and those of them that were kept.
+  int64_t draft_steps = 0;
+  int64_t drafted_tokens = 0;
+  int64_t accepted_tokens = 0;
 };
 
 }  // namespace farsight

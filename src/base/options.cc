@@ -26,6 +26,29 @@ StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name) {
   return InvalidArgument("unknown attention policy '" + name + "': expected model, dense, infllm2, sketch or nsa");
 }
 
+const char* DraftingName(Drafting drafting) {
+  switch (drafting) {
+    case Drafting::kOff:
+      return "off";
+    case Drafting::kAuto:
+      return "auto";
+    case Drafting::kNgram:
+      return "ngram";
+    case Drafting::kSuffix:
+      return "suffix";
+    case Drafting::kModel:
+      return "model";
+  }
+  return "?";
+}
+
+StatusOr<Drafting> ParseDrafting(const std::string& name) {
+  for (auto d : {Drafting::kOff, Drafting::kAuto, Drafting::kNgram, Drafting::kSuffix, Drafting::kModel}) {
+    if (name == DraftingName(d)) return d;
+  }
+  return InvalidArgument("unknown drafter '" + name + "': expected off, auto, ngram, suffix or model");
+}
+
 const char* KvTypeName(KvType type) {
   switch (type) {
     case KvType::kF32:
@@ -82,6 +105,12 @@ Status Validate(const EngineOptions& o) {
   if (o.prefill_chunk < 1 || o.prefill_chunk > 65536) {
     return InvalidArgument("the prefill chunk must be between 1 and 65536 tokens, not " +
                            std::to_string(o.prefill_chunk));
+  }
+  if (o.draft_max < 1 || o.draft_max > 64) {
+    return InvalidArgument("a draft holds 1 to 64 tokens, not " + std::to_string(o.draft_max));
+  }
+  if (o.drafting == Drafting::kModel && o.draft_model == nullptr) {
+    return InvalidArgument("drafting by a model needs a draft model, and none was given");
   }
   if (o.kv_tokens < 0) return InvalidArgument("the KV tokens must not be negative, not " + std::to_string(o.kv_tokens));
   return Validate(o.attention);

@@ -20,6 +20,17 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
   o.prefill_chunk = args.prefill_chunk;
   FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(args.attention));
+  o.draft_max = args.draft_max;
+  std::string draft = args.draft;
+  const size_t colon = draft.find(':');
+  if (colon != std::string::npos && draft.substr(0, colon) == "model") {
+    ModelArgs model = args.model;
+    model.model = draft.substr(colon + 1);
+    model.threads = 1;  // it is small, and two pools of waiting threads would take each other's processors
+    FS_ASSIGN_OR_RETURN(o.draft_model, LoadModel(model));
+    draft = "model";
+  }
+  FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(draft));
   return o;
 }
 
@@ -50,7 +61,12 @@ std::string Summary(const Completion& c) {
   if (c.cached_tokens > 0) s += fmt::format(", {} from the cache", c.cached_tokens);
   if (c.decode_steps > 0) {
     s += fmt::format("; wrote {} in {:.2f} s ({:.1f} tok/s)", c.tokens.size(), c.decode_seconds,
-                     static_cast<double>(c.decode_steps) / std::max(c.decode_seconds, 1e-9));
+                     static_cast<double>(c.decode_steps + c.accepted_tokens) / std::max(c.decode_seconds, 1e-9));
+    if (c.drafted_tokens > 0) {
+      s += fmt::format(", {:.2f} a step, {} of {} guesses kept",
+                       static_cast<double>(c.decode_steps + c.accepted_tokens) / static_cast<double>(c.decode_steps),
+                       c.accepted_tokens, c.drafted_tokens);
+    }
   }
   s += fmt::format("; KV {}", HumanBytes(c.kv_bytes));
   if (c.blocks_held > 0) {
@@ -71,6 +87,9 @@ Json ToJson(const Completion& c, const Model& model, const Engine& engine) {
   j["finish_reason"] = FinishReasonName(c.finish_reason);
   j["prefill_seconds"] = c.prefill_seconds;
   j["decode_seconds"] = c.decode_seconds;
+  j["decode_steps"] = c.decode_steps;
+  j["drafted_tokens"] = c.drafted_tokens;
+  j["accepted_tokens"] = c.accepted_tokens;
   j["kv_bytes"] = c.kv_bytes;
   j["blocks_held"] = c.blocks_held;
   j["blocks_read"] = c.blocks_read;

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "engine/model_impl.h"
+#include "engine/speculator.h"
 #include "sample/sampler.h"
 #include "sched/scheduler.h"
 #include "text/detokenizer.h"
@@ -63,6 +64,8 @@ struct Engine::Impl {
     bool cancelled = false;
     Clock::time_point started, prefilled;
     bool started_once = false;
+    bool drafts = false;   // known to the speculator
+    Draft draft;           // of the step at hand
     int64_t progress = 0;  // prompt tokens reported
 
     Job(Id id_, Request r, DoneFn d, BlockPool* pool, int block_tokens, const Tokenizer& tokenizer)
@@ -80,6 +83,7 @@ struct Engine::Impl {
   std::unique_ptr<BlockPool> pool;
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<ModelRunner> runner;
+  std::unique_ptr<Speculator> speculator;  // where the options ask for drafts
   std::map<Id, std::unique_ptr<Job>> jobs;
   std::list<SequenceCache> finished;  // caches of finished sequences, the most recent first
   Id next_id = 1;
@@ -93,11 +97,14 @@ struct Engine::Impl {
   void MakeRoom();
   void FillBatch(const StepPlan& step);
   Status RunStep();
+  Status DraftTokens();
+  std::span<const float> LogitsOf(int row) const;
   void Deliver(const StepPlan& step);
-  bool Observe(Job* job, const PlannedRows& rows, int first_row);
-  bool Emit(Job* job, std::span<const float> logits);
+  StatusOr<Accepted> Choose(Job* job, const PlannedRows& rows, int first_row);
+  void Observe(Job* job, const PlannedRows& rows, int first_row, const Accepted& chosen);
+  bool Emit(Job* job, int32_t token, std::span<const float> logits);
   bool Stream(Job* job, int32_t token, const std::string& text, int64_t position);
-  void CountBlocks(Job* job, const PlannedRows& rows, int first_row);
+  void CountBlocks(Job* job, const PlannedRows& rows, int first_row, int kept);
   void Finish(Job* job, FinishReason reason, Status status = OkStatus());
 };
 
@@ -123,9 +130,10 @@ Status Engine::Impl::Start() {
       Scheduler::Limits{.max_sequences = options.max_sequences, .prefill_chunk = options.prefill_chunk});
   RunnerOptions r;
   r.context_tokens = options.context_tokens;
-  r.max_rows = options.prefill_chunk + options.max_sequences;
+  const int decode_rows = options.max_sequences * (options.drafting == Drafting::kOff ? 1 : 1 + options.draft_max);
+  r.max_rows = options.prefill_chunk + decode_rows;
   r.max_seqs = options.max_sequences;
-  r.max_logit_rows = std::max(kLogitRows, options.max_sequences);
+  r.max_logit_rows = std::max(kLogitRows, decode_rows);
   r.num_blocks = static_cast<int32_t>(blocks);
   r.kv_dtype = ToDType(options.kv_type);
   r.plan = plan;
@@ -136,6 +144,7 @@ Status Engine::Impl::Start() {
                              " tokens; ask for a smaller one");
   }
   runner = std::move(made).value();
+  FS_ASSIGN_OR_RETURN(speculator, Speculator::Create(options, *model));
   stats.blocks_total = blocks;
   stats.kv_bytes = blocks * runner->bytes_per_block();
   stats.attention = plan.options;
@@ -170,7 +179,8 @@ void Engine::Impl::TakeCachedPrefix(Job* job) {
 void Engine::Impl::MakeRoom() {
   int64_t wanted = 0;
   for (const auto& [id, job] : jobs) {
-    const int64_t rows = std::min<int64_t>(job->sequence.pending(), options.prefill_chunk);
+    const int64_t rows = std::min<int64_t>(job->sequence.pending(), options.prefill_chunk) +
+                         static_cast<int64_t>(job->sequence.draft.size());
     wanted += job->sequence.cache.BlocksNeeded(rows);
   }
   while (pool->num_free() < wanted && !finished.empty()) finished.pop_back();
@@ -185,11 +195,11 @@ void Engine::Impl::FillBatch(const StepPlan& step) {
     const int64_t decode_from = job.request.decode_from >= 0 ? job.request.decode_from : job.sequence.prompt_tokens;
     for (int i = 0; i < r.count; ++i) {
       const int64_t position = r.first + i;
-      batch.tokens.push_back(r.sequence->tokens[static_cast<size_t>(position)]);
+      batch.tokens.push_back(r.sequence->TokenAt(position));
       batch.positions.push_back(static_cast<int32_t>(position));
       batch.row_seq.push_back(batch.num_seqs);
       batch.selects.push_back(plan.RowSelects(position, position >= decode_from) ? 1 : 0);
-      const bool last = position + 1 == static_cast<int64_t>(r.sequence->tokens.size());
+      const bool last = position + 1 >= static_cast<int64_t>(r.sequence->tokens.size());
       if (job.request.on_logits || (last && job.limit > 0)) batch.logit_rows.push_back(batch.num_rows() - 1);
     }
     const auto blocks = r.sequence->cache.blocks();
@@ -207,6 +217,7 @@ Status Engine::Impl::RunStep() {
     if (job->cancelled) Finish(job, FinishReason::kCancelled);
   }
   if (jobs.empty()) return OkStatus();
+  if (speculator != nullptr) FS_RETURN_IF_ERROR(DraftTokens());
   MakeRoom();
   const StepPlan step = scheduler->Plan();
   for (Sequence* s : step.preempted) {
@@ -228,7 +239,37 @@ Status Engine::Impl::RunStep() {
   return OkStatus();
 }
 
-void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row) {
+// Guesses for every sequence that decodes. A request that wants the logits of every row gets plain steps.
+Status Engine::Impl::DraftTokens() {
+  std::vector<Speculator::Ask> asks;
+  std::vector<Job*> asking;
+  for (const auto& [id, job] : jobs) {
+    Sequence& s = job->sequence;
+    s.draft.clear();
+    if (!s.decoding() || job->request.on_logits) continue;
+    const auto length = static_cast<int64_t>(s.tokens.size());
+    // The step emits one token more than it accepts, and no draft may pass the context.
+    const int64_t left = job->limit - static_cast<int64_t>(job->completion.tokens.size()) - 1;
+    const int64_t room = std::min({left, options.context_tokens - length, static_cast<int64_t>(options.draft_max)});
+    if (room < 1) continue;
+    if (!job->drafts) FS_RETURN_IF_ERROR(speculator->Begin(id, s.tokens));
+    job->drafts = true;
+    asks.push_back({id, static_cast<int>(room)});
+    asking.push_back(job.get());
+  }
+  if (asks.empty()) return OkStatus();
+  std::vector<Draft> drafts;
+  FS_RETURN_IF_ERROR(speculator->Propose(asks, &drafts));
+  for (size_t i = 0; i < asking.size(); ++i) {
+    const auto& tokens = drafts[i].tree.tokens;
+    asking[i]->sequence.draft.assign(tokens.begin() + (tokens.empty() ? 0 : 1), tokens.end());
+    asking[i]->draft = std::move(drafts[i]);
+  }
+  return OkStatus();
+}
+
+// `kept`: rows of a draft that was not accepted count as read, but only kept rows are told to on_blocks.
+void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row, int kept) {
   const int kv_heads = model->impl().config.kv_heads;
   const int64_t layers = model->impl().config.layers;
   const int64_t decode_from = job->request.decode_from >= 0 ? job->request.decode_from : job->sequence.prompt_tokens;
@@ -255,7 +296,7 @@ void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row)
           }
         }
       }
-      if (job->request.on_blocks) job->request.on_blocks(trace);
+      if (job->request.on_blocks && i < kept) job->request.on_blocks(trace);
     }
   }
 }
@@ -264,62 +305,91 @@ void Engine::Impl::Deliver(const StepPlan& step) {
   int first_row = 0;
   for (const auto& r : step.rows) {
     Job* job = jobs.at(r.sequence->id).get();
-    CountBlocks(job, r, first_row);
-    const bool goes_on = Observe(job, r, first_row);
+    const auto chosen = Choose(job, r, first_row);
+    const bool drafted = chosen.ok() && !job->sequence.draft.empty();
+    const int kept = drafted ? static_cast<int>(chosen->path.size()) : r.count;
+    CountBlocks(job, r, first_row, kept);
+    if (drafted) {
+      ++job->completion.draft_steps;
+      job->completion.drafted_tokens += static_cast<int64_t>(job->sequence.draft.size());
+      job->completion.accepted_tokens += kept - 1;
+      job->sequence.cache.Truncate(r.first + kept);
+    }
+    job->sequence.draft.clear();
+    if (chosen.ok()) {
+      Observe(job, r, first_row, *chosen);
+    } else {
+      Finish(job, FinishReason::kError, chosen.status());
+    }
     first_row += r.count;
-    if (!goes_on) continue;  // finished: the job is gone
   }
 }
 
-// What one sequence's rows of the step mean for its request. False when the request ended.
-bool Engine::Impl::Observe(Job* job, const PlannedRows& rows, int first_row) {
-  const auto logits_of = [&](int row) {
-    const auto it = std::lower_bound(batch.logit_rows.begin(), batch.logit_rows.end(), row);
-    const auto vocab = static_cast<size_t>(model->impl().config.vocab);
-    return result.logits.subspan(static_cast<size_t>(it - batch.logit_rows.begin()) * vocab, vocab);
-  };
+std::span<const float> Engine::Impl::LogitsOf(int row) const {
+  const auto it = std::lower_bound(batch.logit_rows.begin(), batch.logit_rows.end(), row);
+  const auto vocab = static_cast<size_t>(model->impl().config.vocab);
+  return result.logits.subspan(static_cast<size_t>(it - batch.logit_rows.begin()) * vocab, vocab);
+}
+
+// The tokens that a sequence gets from this step: none while its prompt is read, one, or what of a draft holds and one.
+StatusOr<Accepted> Engine::Impl::Choose(Job* job, const PlannedRows& rows, int first_row) {
+  const Sequence& s = job->sequence;
+  const auto length = static_cast<int64_t>(s.tokens.size());
+  if (rows.first + rows.count < length || job->limit == 0) return Accepted{};
+  if (s.draft.empty()) {
+    FS_ASSIGN_OR_RETURN(const int32_t token, Sample(LogitsOf(first_row + rows.count - 1), job->request.sampling,
+                                                    s.tokens, static_cast<uint64_t>(length), scratch));
+    return Accepted{{rows.count - 1}, {token}};
+  }
+  const auto vocab = static_cast<size_t>(model->impl().config.vocab);
+  const float* logits = LogitsOf(first_row).data();  // rows of a sequence follow each other
+  return speculator->Judge(job->draft, std::span(logits, static_cast<size_t>(rows.count) * vocab),
+                           job->request.sampling, s.tokens, &scratch);
+}
+
+// What one sequence's rows of the step mean for its request, which may end here.
+void Engine::Impl::Observe(Job* job, const PlannedRows& rows, int first_row, const Accepted& chosen) {
   const int64_t end = rows.first + rows.count;
   if (job->request.on_logits) {
-    for (int i = 0; i < rows.count; ++i) job->request.on_logits(rows.first + i, logits_of(first_row + i));
+    for (int i = 0; i < rows.count; ++i) job->request.on_logits(rows.first + i, LogitsOf(first_row + i));
   }
   if (end > job->progress && job->progress < job->sequence.prompt_tokens) {
     job->progress = std::min(end, job->sequence.prompt_tokens);
     if (job->request.on_progress) job->request.on_progress(job->progress, job->sequence.prompt_tokens);
     if (job->progress == job->sequence.prompt_tokens) job->prefilled = Clock::now();
   }
-  if (end < static_cast<int64_t>(job->sequence.tokens.size())) return true;
+  if (end < static_cast<int64_t>(job->sequence.tokens.size())) return;
   if (end > job->sequence.prompt_tokens) ++job->completion.decode_steps;
-  if (job->limit == 0) {
-    Finish(job, FinishReason::kLength);
-    return false;
+  if (job->limit == 0) return Finish(job, FinishReason::kLength);
+  if (job->drafts) {
+    const Status seen = speculator->Observe(job->id, chosen.tokens);
+    if (!seen.ok()) return Finish(job, FinishReason::kError, seen);
   }
-  return Emit(job, logits_of(first_row + rows.count - 1));
+  for (size_t i = 0; i < chosen.tokens.size(); ++i) {
+    if (!Emit(job, chosen.tokens[i], LogitsOf(first_row + chosen.path[i]))) return;
+  }
 }
 
-bool Engine::Impl::Emit(Job* job, std::span<const float> logits) {
+// One more token of the answer. False when it was the last: the job is gone.
+bool Engine::Impl::Emit(Job* job, int32_t token, std::span<const float> logits) {
   const SamplingParams& sampling = job->request.sampling;
   const auto position = static_cast<int64_t>(job->sequence.tokens.size());
-  const auto token = Sample(logits, sampling, job->sequence.tokens, static_cast<uint64_t>(position), scratch);
-  if (!token.ok()) {
-    Finish(job, FinishReason::kError, token.status());
-    return false;
-  }
-  if (model->impl().tokenizer->IsEnd(*token) && !job->request.ignore_eos) {
+  if (model->impl().tokenizer->IsEnd(token) && !job->request.ignore_eos) {
     Finish(job, FinishReason::kStop);
     return false;
   }
-  job->sequence.tokens.push_back(*token);
-  job->completion.tokens.push_back(*token);
+  job->sequence.tokens.push_back(token);
+  job->completion.tokens.push_back(token);
   if (sampling.top_logprobs >= 0) {
-    auto logprobs = Logprobs(logits, *token, sampling.top_logprobs, scratch);
+    auto logprobs = Logprobs(logits, token, sampling.top_logprobs, scratch);
     if (!logprobs.ok()) {
       Finish(job, FinishReason::kError, logprobs.status());
       return false;
     }
     job->completion.logprobs.push_back(std::move(*logprobs));
   }
-  const std::string text = job->stops.Push(job->detokenizer.Push(*token));
-  if (!Stream(job, *token, text, position)) {
+  const std::string text = job->stops.Push(job->detokenizer.Push(token));
+  if (!Stream(job, token, text, position)) {
     Finish(job, FinishReason::kCancelled);
     return false;
   }
@@ -356,6 +426,7 @@ void Engine::Impl::Finish(Job* job, FinishReason reason, Status status) {
     c.decode_seconds = read ? Seconds(job->prefilled, now) : 0;
   }
   scheduler->Remove(&job->sequence);
+  if (job->drafts) speculator->End(job->id);
   // A cache computed with teacher-forced sparse rows is not what a prompt would give; neither is one after an error.
   if (reason != FinishReason::kError && job->request.decode_from < 0 && job->sequence.cache.length() > 0) {
     finished.push_front(std::move(job->sequence.cache));

@@ -11,6 +11,7 @@ void Scheduler::Remove(Sequence* sequence) {
 
 void Scheduler::Preempt(Sequence* s, StepPlan* plan) {
   s->cache.Truncate(0);
+  s->draft.clear();
   std::erase(running_, s);
   std::erase_if(plan->rows, [s](const PlannedRows& r) { return r.sequence == s; });
   waiting_.push_front(s);
@@ -25,6 +26,16 @@ bool Scheduler::Grow(Sequence* s, int64_t count, StepPlan* plan) {
     Preempt(newest, plan);
   }
   return true;
+}
+
+bool Scheduler::GrowDecoding(Sequence* s, StepPlan* plan) {
+  if (!s->draft.empty()) {
+    std::vector<int32_t> next = {s->tokens.back()};
+    next.insert(next.end(), s->draft.begin(), s->draft.end());
+    if (s->cache.Append(next, &plan->copies)) return true;
+    s->draft.clear();  // a guess takes nobody's blocks
+  }
+  return Grow(s, 1, plan);
 }
 
 StepPlan Scheduler::Plan() {
@@ -43,12 +54,16 @@ StepPlan Scheduler::Plan() {
     if (s->max_chunk > 0) count = std::min<int64_t>(count, s->max_chunk);
     if (count == 0) continue;
     const int64_t first = s->cache.length();
-    if (!Grow(s, count, &plan)) {
+    if (decoding ? !GrowDecoding(s, &plan) : !Grow(s, count, &plan)) {
       // The newest cannot grow. If it is alone it never will; otherwise it gives its blocks to the older ones.
       if (i > 0) Preempt(s, &plan);
       break;
     }
-    if (!decoding) budget -= static_cast<int>(count);
+    if (decoding) {
+      count += static_cast<int64_t>(s->draft.size());
+    } else {
+      budget -= static_cast<int>(count);
+    }
     plan.rows.push_back({s, first, static_cast<int>(count)});
   }
   return plan;

@@ -16,15 +16,22 @@ struct Sequence {
   uint64_t id = 0;
   std::vector<int32_t> tokens;
   int64_t prompt_tokens = 0;
+  // Guesses of the tokens after `tokens`, verified in the next step if there is room for them. A step computes them
+  // like tokens; whoever judges them truncates the cache to what was accepted.
+  std::vector<int32_t> draft;
   SequenceCache cache;
   int max_chunk = 0;  // rows of this sequence in one step, 0: no limit of its own
 
   Sequence(uint64_t id_, BlockPool* pool, int block_tokens) : id(id_), cache(pool, block_tokens) {}
   int64_t pending() const { return static_cast<int64_t>(tokens.size()) - cache.length(); }
+  int32_t TokenAt(int64_t position) const {
+    const auto i = static_cast<size_t>(position);
+    return i < tokens.size() ? tokens[i] : draft[i - tokens.size()];
+  }
   bool decoding() const { return pending() == 1 && static_cast<int64_t>(tokens.size()) > prompt_tokens; }
 };
 
-// Rows of one sequence in a step: its tokens [first, first + count).
+// Rows of one sequence in a step: its tokens [first, first + count), draft included.
 struct PlannedRows {
   Sequence* sequence = nullptr;
   int64_t first = 0;
@@ -50,12 +57,15 @@ class Scheduler {
   bool empty() const { return waiting_.empty() && running_.empty(); }
   int num_running() const { return static_cast<int>(running_.size()); }
 
-  // Every decoding sequence gets its one row; prompts share prefill_chunk rows, the oldest first. Blocks are taken
-  // here: when they run out, the newest running sequence gives up all of its own and goes back to the head of the
-  // queue. The oldest always gets what it needs, so a pool that can hold the longest sequence never stalls.
+  // Every decoding sequence gets its one row and one for each drafted token; prompts share prefill_chunk rows, the
+  // oldest first. Blocks are taken here: when they run out, the newest running sequence gives up all of its own and
+  // goes back to the head of the queue. The oldest always gets what it needs, so a pool that can hold the longest
+  // sequence never stalls.
   StepPlan Plan();
 
  private:
+  // Takes blocks for the next row of a decoding sequence and its draft, or drops the draft. As Grow otherwise.
+  bool GrowDecoding(Sequence* s, StepPlan* plan);
   // Takes blocks for `count` more tokens of `s`, preempting newer sequences if need be. False: `s` must wait.
   bool Grow(Sequence* s, int64_t count, StepPlan* plan);
   void Preempt(Sequence* s, StepPlan* plan);

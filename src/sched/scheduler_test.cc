@@ -35,6 +35,32 @@ class SchedulerTest : public ::testing::Test {
   std::vector<std::unique_ptr<Sequence>> sequences_;
 };
 
+TEST_F(SchedulerTest, ADraftIsComputedWithItsTokenOrDroppedWhereThereIsNoRoom) {
+  Sequence* a = New(1, 10);
+  Finish(scheduler_.Plan());
+  a->draft = {7, 8, 9};
+  StepPlan plan = scheduler_.Plan();
+  EXPECT_EQ(RowsOf(plan, a), 4);
+  EXPECT_EQ(a->cache.length(), 14);
+  EXPECT_EQ(a->TokenAt(10), 2);
+  EXPECT_EQ(a->TokenAt(13), 9);
+  a->cache.Truncate(11);  // all rejected
+  a->draft.clear();
+  a->tokens.push_back(3);
+  New(2, 90);  // takes six of the seven blocks that are left
+  for (int i = 0; i < 5; ++i) {
+    plan = scheduler_.Plan();
+    Finish(plan);
+    a->tokens.resize(static_cast<size_t>(a->cache.length()) + 1, 3);
+  }
+  a->tokens.resize(static_cast<size_t>(a->cache.length()) + 1, 3);
+  a->draft.assign(64, 5);
+  plan = scheduler_.Plan();
+  EXPECT_EQ(RowsOf(plan, a), 1);
+  EXPECT_TRUE(a->draft.empty());
+  EXPECT_TRUE(plan.preempted.empty());
+}
+
 TEST_F(SchedulerTest, APromptIsReadInChunksBesideDecode) {
   Sequence* a = New(1, 10);
   Finish(scheduler_.Plan());
