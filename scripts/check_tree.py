@@ -9,7 +9,7 @@ SRC = ROOT / "src"
 # A folder may include those of lower layers; of its own layer only itself. The listed exceptions are upward or sideways
 # edges that the design allows because the two folders are one layer seen from two sides.
 LAYER = {"include": 0, "base": 0, "io": 1, "text": 2, "ops": 2, "ops/ref": 2, "ops/cpu": 2, "kv": 3, "sample": 3,
-         "attention": 4, "model": 5, "sched": 6, "spec": 6, "engine": 7, "train": 7, "cli": 8}
+         "attention": 4, "model": 5, "sched": 6, "spec": 6, "engine": 7, "train": 7, "eval": 8, "cli": 9}
 ALLOWED = {("base", "include"), ("ops/ref", "ops"), ("ops/cpu", "ops")}
 # Only the files that bind the forward pass to a backend know one.
 BACKENDS = {"ops/ref", "ops/cpu"}

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/common.h"
+#include "cli/eval.h"
 
 namespace farsight::cli {
 
@@ -53,22 +54,6 @@ struct BenchArgs {
   std::string output = "md";
 };
 int Bench(const BenchArgs& args);
-
-struct EvalArgs {
-  ModelArgs model;
-  AttentionArgs attention;
-  std::vector<std::string> policies = {"dense"};
-  std::string task, file;
-  int64_t context = 0;
-  int64_t tokens = 2048;  // compare, perplexity: tokens scored
-  int64_t prefix = 0;     // compare: tokens read densely before the scored ones
-  std::vector<int> lengths = {1024, 2048, 4096, 7168};
-  int depths = 10, samples = 10;
-  uint64_t seed = 1;
-  std::string kv_type = "f16";
-  bool json = false;
-};
-int Eval(const EvalArgs& args);
 
 struct TraceViewArgs {
   std::string trace, output;

@@ -115,20 +115,10 @@ int Main(int argc, char** argv) {
   bench_app->add_option("-o,--output", bench.output, "md, csv or json");
 
   EvalArgs eval;
-  CLI::App* eval_app = app.add_subcommand("eval", "Measure quality: perplexity, needle, compare");
+  CLI::App* eval_app = app.add_subcommand("eval", "Measure quality: retrieval and likelihood, policies side by side");
   AddModel(eval_app, &eval.model);
   AddAttention(eval_app, &eval.attention, &eval.policies);
-  eval_app->add_option("task", eval.task, "perplexity, needle or compare")->required();
-  eval_app->add_option("-f,--file", eval.file, "Text to read; for needle the hay")->required();
-  eval_app->add_option("-c,--ctx-size", eval.context, "Context in tokens (0: the model's)");
-  eval_app->add_option("--tokens", eval.tokens, "Tokens to score");
-  eval_app->add_option("--prefix", eval.prefix, "Tokens read densely before the scored ones");
-  eval_app->add_option("--lengths", eval.lengths, "needle: prompt lengths in tokens")->delimiter(',');
-  eval_app->add_option("--depths", eval.depths, "needle: depths, evenly spread")->check(CLI::Range(1, 1000));
-  eval_app->add_option("--samples", eval.samples, "needle: samples of each cell")->check(CLI::Range(1, 100000));
-  eval_app->add_option("--seed", eval.seed, "needle: seed");
-  eval_app->add_option("--kv-type", eval.kv_type, "Type of cached keys and values: f32, f16, bf16");
-  eval_app->add_flag("--json", eval.json, "Print JSON");
+  AddEval(eval_app, &eval);
 
   TraceViewArgs view;
   CLI::App* view_app = app.add_subcommand("trace-view", "Turn a trace into a self-contained web page");

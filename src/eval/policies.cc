@@ -1,0 +1,59 @@
+#include "eval/policies.h"
+
+#include <fmt/format.h>
+
+namespace farsight::eval {
+
+std::string Variant::Label() const {
+  std::string label = Name();
+  if (Bits() > 0) label += fmt::format(" {} bit{}", Bits(), Bits() == 1 ? "" : "s");
+  if (Blocks() > 0) label += fmt::format(" {} block{}", Blocks(), Blocks() == 1 ? "" : "s");
+  return label;
+}
+
+StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& policies,
+                                            const std::vector<int>& top_k_blocks, const std::vector<int>& sketch_bits,
+                                            const AttentionOptions& base) {
+  const std::vector<int> budgets = top_k_blocks.empty() ? std::vector<int>{base.top_k_blocks} : top_k_blocks;
+  const std::vector<int> all_bits = sketch_bits.empty() ? std::vector<int>{base.sketch_bits} : sketch_bits;
+  std::vector<Variant> variants;
+  for (const AttentionPolicy policy : policies) {
+    const bool selects = policy == AttentionPolicy::kInfLlm2 || policy == AttentionPolicy::kSketch;
+    for (const int bits : policy == AttentionPolicy::kSketch ? all_bits : std::vector<int>{base.sketch_bits}) {
+      for (const int blocks : selects ? budgets : std::vector<int>{base.top_k_blocks}) {
+        Variant v;
+        v.options = base;
+        v.options.policy = policy;
+        v.options.sketch_bits = bits;
+        v.options.top_k_blocks = blocks;
+        v.budget = selects;
+        FS_RETURN_IF_ERROR(Validate(v.options));
+        variants.push_back(v);
+      }
+    }
+  }
+  if (variants.empty()) return InvalidArgument("no attention policy was named; at least one was expected");
+  return variants;
+}
+
+StatusOr<PolicyEngines> PolicyEngines::Make(std::shared_ptr<Model> model, std::vector<Variant> variants,
+                                            const EngineOptions& options) {
+  PolicyEngines out;
+  for (auto& variant : variants) {
+    EngineOptions o = options;
+    o.attention = variant.options;
+    auto engine = Engine::Create(model, o);
+    if (!engine.ok()) {
+      const Status& s = engine.status();
+      return variants.size() == 1 ? s : Status(s.code(), variant.Label() + ": " + s.message());
+    }
+    out.engine_of_.push_back(out.engines_.size());
+    out.engines_.push_back(std::move(*engine));
+    out.variants_.push_back(variant);
+  }
+  return out;
+}
+
+StatusOr<Engine*> PolicyEngines::Use(size_t i) { return engines_[engine_of_[i]].get(); }
+
+}  // namespace farsight::eval

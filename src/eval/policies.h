@@ -1,0 +1,52 @@
+// Attention policies measured side by side.
+#ifndef FARSIGHT_EVAL_POLICIES_H_
+#define FARSIGHT_EVAL_POLICIES_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "farsight/engine.h"
+
+namespace farsight::eval {
+
+// A policy with its budget, as one row of a table.
+struct Variant {
+  AttentionOptions options;
+  bool budget = false;  // options.top_k_blocks was asked for by number
+  std::string Name() const { return AttentionPolicyName(options.policy); }
+  int Blocks() const { return budget ? options.top_k_blocks : 0; }  // 0: all, or what the model was trained with
+  int Bits() const { return options.policy == AttentionPolicy::kSketch ? options.sketch_bits : 0; }
+  std::string Label() const;  // "dense", "sketch 2 bits 24 blocks"
+};
+
+// Every policy with every budget and, for sketch, every number of bits; `dense` and `model` once. Empty lists: the
+// value of `base`.
+StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& policies,
+                                            const std::vector<int>& top_k_blocks, const std::vector<int>& sketch_bits,
+                                            const AttentionOptions& base);
+
+// Engines that answer the same prompts under every variant. Variants that read a prompt alike (densely, with the same
+// blocks) share one engine and so one reading of it: the next answer only repeats the key summaries.
+class PolicyEngines {
+ public:
+  // `options.attention` is ignored. Refuses what the model can't run, naming the variant.
+  static StatusOr<PolicyEngines> Make(std::shared_ptr<Model> model, std::vector<Variant> variants,
+                                      const EngineOptions& options);
+
+  size_t size() const { return variants_.size(); }
+  const Variant& variant(size_t i) const { return variants_[i]; }
+  // The engine set to variant i. It stays valid until Use is called again.
+  StatusOr<Engine*> Use(size_t i);
+
+ private:
+  PolicyEngines() = default;
+
+  std::vector<Variant> variants_;
+  std::vector<size_t> engine_of_;  // [variants]
+  std::vector<std::unique_ptr<Engine>> engines_;
+};
+
+}  // namespace farsight::eval
+
+#endif  // FARSIGHT_EVAL_POLICIES_H_
