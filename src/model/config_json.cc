@@ -91,6 +91,22 @@ Status ReadRopeScaling(const Json& scaling, const std::string& path, ModelConfig
   return OkStatus();
 }
 
+// Newer files list the kind of every layer; older ones have one switch.
+Status RefuseOtherLayers(const Fields& f, const Json& json, const std::string& path) {
+  if (f.True("use_sliding_window")) {
+    return Unimplemented(path + " uses sliding-window layers, which are not supported");
+  }
+  if (!f.Has("layer_types")) return OkStatus();
+  if (!json["layer_types"].is_array()) return DataLoss(path + ": 'layer_types' should be a list");
+  for (const auto& type : json["layer_types"]) {
+    if (type != "full_attention") {
+      return Unimplemented(path + " has layers of the type " + type.dump(-1, ' ', true).substr(0, 100) +
+                           ", which are not supported ('full_attention' is)");
+    }
+  }
+  return OkStatus();
+}
+
 Status ReadMiniCpm(const Fields& f, const Json& json, const std::string& path, ModelConfig* c) {
   FS_ASSIGN_OR_RETURN(c->embedding_scale, f.Number("scale_emb", 1.0));
   FS_ASSIGN_OR_RETURN(const double depth, f.Number("scale_depth", 1.0));
@@ -149,8 +165,7 @@ StatusOr<ModelConfig> ConfigFromJson(const std::string& text, const std::string&
   if (const std::string act = f.Text("hidden_act", "silu"); act != "silu") {
     return Unimplemented("the activation '" + act + "' of '" + path + "' is not supported (silu is)");
   }
-  if (f.True("use_sliding_window"))
-    return Unimplemented("'" + path + "' uses sliding-window layers, which are not supported");
+  FS_RETURN_IF_ERROR(RefuseOtherLayers(f, json, "'" + path + "'"));
   c.rope.dims = c.head_dim;
   c.rope.original_context = c.context;
   FS_ASSIGN_OR_RETURN(c.rope.theta, f.Number("rope_theta", 10000.0));

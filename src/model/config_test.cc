@@ -43,6 +43,10 @@ TEST(ConfigFromJson, WhatWeCannotRunIsRefusedByName) {
   EXPECT_NE(message(Config(R"(,"hidden_act":"gelu")")).find("'gelu'"), std::string::npos);
   EXPECT_NE(message(Config(R"(,"rope_scaling":{"rope_type":"dynamic","factor":2.0})")).find("'dynamic'"),
             std::string::npos);
+  EXPECT_NE(message(Config(R"(,"layer_types":["full_attention","sliding_attention"])")).find("sliding_attention"),
+            std::string::npos);
+  EXPECT_NE(message(Config(R"(,"layer_types":1)")).find("layer_types"), std::string::npos);
+  EXPECT_EQ(message(Config(R"(,"layer_types":["full_attention","full_attention"])")), "");
   EXPECT_NE(message("[1]").find("object"), std::string::npos);
   EXPECT_NE(message(R"({"model_type":"llama"})").find("num_hidden_layers"), std::string::npos);
   EXPECT_NE(message(Config(R"(,"head_dim":2.5)")).find("head_dim"), std::string::npos);
