@@ -11,7 +11,7 @@
 namespace farsight {
 
 // Query vectors of a tile: enough to amortise reading a page, few enough that scores and outputs stay in the caches.
-inline constexpr int kTileQueries = 48;
+inline constexpr int kTileQueries = 96;
 // Blocks whose pooled keys meet a tile of queries at once.
 inline constexpr int kPooledBlocks = 16;
 

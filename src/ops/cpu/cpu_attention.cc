@@ -311,7 +311,10 @@ void CpuAttention::Attend(const AttendParams& p) {
   const int d = kv.head_dim;
   const int padded = PaddedDim(d);
   auto* tiles = tiles_.as<Tile>();
-  const int num_tiles = NumTiles(p.rows, std::max(1, kTileQueries / group), tiles);
+  // Large tiles share the conversion of a page, as long as there are enough of them for all threads.
+  const int64_t full = static_cast<int64_t>(p.rows.num_rows) * p.num_heads / kTileQueries;
+  const int tile_queries = full < 4 * pool_->num_threads() ? kTileQueries / 2 : kTileQueries;
+  const int num_tiles = NumTiles(p.rows, std::max(1, tile_queries / group), tiles);
   const int64_t queries_max = std::max(kTileQueries, group);
   const auto work_of = [&](int thread) { return TileWork(Scratch(thread), queries_max, d, padded, kv.block_tokens); };
   const auto finish = [&](int row, int head, int g, const float* total, float sum) {
