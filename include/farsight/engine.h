@@ -98,6 +98,7 @@ struct EngineStats {
   int64_t blocks_free = 0;
   int64_t kv_bytes = 0;        // the pool's memory, summaries included
   AttentionOptions attention;  // resolved
+  bool forecast = false;       // blocks are chosen by Forecast projections
   int64_t context_tokens = 0;
 };
 

@@ -18,6 +18,8 @@ enum class AttentionPolicy {
   kInfLlm2,  // InfLLM-v2: the layer's own query over mean-pooled keys (arXiv 2509.24663), training-free on a dense
              // model
   kSketch,   // the layer's own query over few-bit sketches of every key: keeps a dense-trained model's answers
+  kSparda,   // SparDA (arXiv 2606.04511): a trained projection of the layer before chooses the blocks, over pooled keys
+             // or sketches as it was trained; without one (EngineOptions::forecast) the layer's own query does
   kNsa,      // native sparse attention (arXiv 2502.11089): only for models that were trained with it, and all they run
 };
 
@@ -73,12 +75,13 @@ struct EngineOptions {
   int64_t kv_tokens = 0;
   KvType kv_type = KvType::kF16;
   AttentionOptions attention = {};
+  std::string forecast = "";  // kSparda: file of Forecast projections for this model; empty: none
   Drafting drafting = Drafting::kOff;
-  int draft_max = 8;                   // drafted tokens of a sequence and step at most: 1 to 64
+  int draft_max = 8;                             // drafted tokens of a sequence and step at most: 1 to 64
   std::shared_ptr<Model> draft_model = nullptr;  // for kModel; kAuto considers it where there is one
 };
 
-const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "nsa"
+const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "sparda", "nsa"
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
 const char* DraftingName(Drafting drafting);  // "off", "auto", "ngram", "suffix", "model"
 StatusOr<Drafting> ParseDrafting(const std::string& name);

@@ -13,8 +13,10 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
   if (!own && asked.policy == AttentionPolicy::kNsa) {
     return InvalidArgument("the policy 'nsa' needs a model that was trained with NSA attention");
   }
-  if (!own) return asked;
+  // SparDA on a model that was trained sparse keeps the model's constants; only who chooses is another.
+  if (!own && !(asked.policy == AttentionPolicy::kSparda && trained.policy == AttentionPolicy::kInfLlm2)) return asked;
   AttentionOptions o = trained;
+  if (asked.policy == AttentionPolicy::kSparda) o.policy = asked.policy;
   const AttentionOptions defaults;
   const auto take = [&](auto field) {
     if (asked.*field != defaults.*field) o.*field = asked.*field;
@@ -38,10 +40,18 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
 
 }  // namespace
 
-StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers) {
+StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers,
+                                          const std::optional<SummaryView>& forecast) {
   AttentionPlan plan;
   FS_ASSIGN_OR_RETURN(plan.options, Merge(asked, trained));
   AttentionOptions& o = plan.options;
+  const bool forecasts = o.policy == AttentionPolicy::kSparda && forecast.has_value();
+  if (forecasts && forecast->kind == SummaryKind::kPooledKeys) {
+    o.kernel_size = forecast->kernel;
+    o.kernel_stride = forecast->stride;
+  } else if (forecasts) {
+    o.sketch_bits = forecast->bits;
+  }
   FS_RETURN_IF_ERROR(Validate(o));
   plan.sources.assign(static_cast<size_t>(layers), ListSource::kAll);
   if (o.policy == AttentionPolicy::kDense) return plan;
@@ -49,15 +59,27 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
   plan.top_k = o.top_k_blocks;
   plan.init_blocks = o.init_blocks;
   plan.local_blocks = o.local_window / o.block_size;
-  if (o.policy == AttentionPolicy::kInfLlm2 || o.policy == AttentionPolicy::kNsa) {
-    plan.summary.kind = o.policy == AttentionPolicy::kNsa ? SummaryKind::kCompressed : SummaryKind::kPooledKeys;
-    plan.summary.kernel = o.kernel_size;
-    plan.summary.stride = o.kernel_stride;
-  } else {
-    plan.summary.kind = SummaryKind::kSketch;
-    plan.summary.bits = o.sketch_bits;
+  plan.summary.kernel = o.kernel_size;
+  plan.summary.stride = o.kernel_stride;
+  plan.summary.bits = o.sketch_bits;
+  switch (o.policy) {
+    case AttentionPolicy::kInfLlm2:
+      plan.summary.kind = SummaryKind::kPooledKeys;
+      break;
+    case AttentionPolicy::kNsa:
+      plan.summary.kind = SummaryKind::kCompressed;
+      break;
+    case AttentionPolicy::kSparda:
+      plan.summary.kind = forecasts                                     ? forecast->kind
+                          : trained.policy == AttentionPolicy::kInfLlm2 ? SummaryKind::kPooledKeys
+                                                                        : SummaryKind::kSketch;
+      break;
+    default:
+      plan.summary.kind = SummaryKind::kSketch;
+      break;
   }
-  for (int l = o.dense_layers; l < layers; ++l) plan.sources[static_cast<size_t>(l)] = ListSource::kOwnQuery;
+  const ListSource source = forecasts ? ListSource::kForecast : ListSource::kOwnQuery;
+  for (int l = o.dense_layers; l < layers; ++l) plan.sources[static_cast<size_t>(l)] = source;
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #define FARSIGHT_ATTENTION_ATTENTION_PLAN_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "farsight/options.h"
@@ -14,6 +15,7 @@ namespace farsight {
 enum class ListSource : uint8_t {
   kAll,       // every visible block
   kOwnQuery,  // the layer's own query over the key summaries of the same layer; NSA's compressed branch is one
+  kForecast,  // a projection of the layer before (of layer 0 itself for the first) over this layer's key summaries
 };
 
 struct AttentionPlan {
@@ -33,7 +35,10 @@ struct AttentionPlan {
 
 // `trained` is what the model was trained with; see AttentionOptions for how the two are merged. NSA models refuse every
 // other policy, and other models refuse NSA.
-StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers);
+// `forecast`: what the Forecast projections were trained over (kind and constants), where there are any; kSparda uses
+// them and others do not.
+StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers,
+                                          const std::optional<SummaryView>& forecast = std::nullopt);
 
 }  // namespace farsight
 

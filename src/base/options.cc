@@ -12,6 +12,8 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
       return "infllm2";
     case AttentionPolicy::kSketch:
       return "sketch";
+    case AttentionPolicy::kSparda:
+      return "sparda";
     case AttentionPolicy::kNsa:
       return "nsa";
   }
@@ -20,10 +22,11 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
 
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name) {
   for (auto p : {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch,
-                 AttentionPolicy::kNsa}) {
+                 AttentionPolicy::kSparda, AttentionPolicy::kNsa}) {
     if (name == AttentionPolicyName(p)) return p;
   }
-  return InvalidArgument("unknown attention policy '" + name + "': expected model, dense, infllm2, sketch or nsa");
+  return InvalidArgument("unknown attention policy '" + name +
+                         "': expected model, dense, infllm2, sketch, sparda or nsa");
 }
 
 const char* DraftingName(Drafting drafting) {

@@ -208,6 +208,7 @@ Status BenchPolicy(const BenchArgs& args, const std::string& policy, int threads
   attention.policy = policy;
   EngineOptions o;
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(attention));
+  o.forecast = FindForecast(attention, *model);
   FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
   const int deepest = *std::max_element(args.depth.begin(), args.depth.end());
   const int longest = std::max(*std::max_element(args.prompt.begin(), args.prompt.end()),

@@ -69,6 +69,17 @@ StatusOr<AttentionOptions> ToOptions(const AttentionArgs& args) {
   return o;
 }
 
+std::string FindForecast(const AttentionArgs& args, const Model& model) {
+  if (args.policy != AttentionPolicyName(AttentionPolicy::kSparda) || !args.forecast.empty()) return args.forecast;
+  std::string beside = model.info().path;
+  if (beside.size() > 5 && beside.substr(beside.size() - 5) == ".gguf") beside.resize(beside.size() - 5);
+  beside += ".forecast.safetensors";
+  if (FileExists(beside)) return beside;
+  fmt::print(stderr, "farsight: no Forecast for this model ('{}' does not exist): its own queries choose the blocks\n",
+             beside);
+  return "";
+}
+
 StatusOr<std::string> ReadText(const std::string& path) { return ReadFileToString(path, size_t{1} << 30); }
 
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0) {}

@@ -27,6 +27,7 @@ struct ModelArgs {
 struct AttentionArgs {
   std::string policy = "model";
   std::string phase;  // "decode", "all" or empty
+  std::string forecast;
   AttentionOptions values;
 };
 
@@ -37,6 +38,9 @@ int Fail(const Status& status);
 StatusOr<std::string> FindModel(const std::string& name);
 StatusOr<std::shared_ptr<Model>> LoadModel(const ModelArgs& args);
 StatusOr<AttentionOptions> ToOptions(const AttentionArgs& args);
+// The Forecast file of --attention sparda: the one given, or MODEL.forecast.safetensors beside the model. Says so in
+// one line, and returns nothing, where there is none.
+std::string FindForecast(const AttentionArgs& args, const Model& model);
 
 // Reads a text file or standard input ("-"), at most 1 GiB.
 StatusOr<std::string> ReadText(const std::string& path);

@@ -16,7 +16,7 @@ void AddModel(CLI::App* app, ModelArgs* a) {
 }
 
 void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* policies) {
-  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch";
+  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch, sparda, nsa";
   if (policies != nullptr) {
     app->add_option("--attention", *policies, std::string(help) + "; several, separated by commas")->delimiter(',');
   } else {
@@ -31,6 +31,7 @@ void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* pol
   app->add_option("--dense-layers", a->values.dense_layers, "First layers that always attend densely");
   app->add_option("--kernel-size", a->values.kernel_size, "infllm2: tokens of a pooled window");
   app->add_option("--kernel-stride", a->values.kernel_stride, "infllm2: tokens between windows");
+  app->add_option("--forecast", a->forecast, "sparda: file of Forecast projections (default: beside the model)");
   app->add_option("--sketch-bits", a->values.sketch_bits, "sketch: bits a channel, 1, 2 or 4");
 }
 

@@ -21,17 +21,20 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
   FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(args.attention));
   o.draft_max = args.draft_max;
-  std::string draft = args.draft;
-  const size_t colon = draft.find(':');
-  if (colon != std::string::npos && draft.substr(0, colon) == "model") {
-    ModelArgs model = args.model;
-    model.model = draft.substr(colon + 1);
-    model.threads = 1;  // it is small, and two pools of waiting threads would take each other's processors
-    FS_ASSIGN_OR_RETURN(o.draft_model, LoadModel(model));
-    draft = "model";
-  }
-  FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(draft));
+  FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(args.draft.substr(0, args.draft.find(':'))));
   return o;
+}
+
+// What the options need of other files: the draft model and the Forecast.
+Status LoadCompanions(const RunArgs& args, const Model& model, EngineOptions* o) {
+  o->forecast = FindForecast(args.attention, model);
+  const size_t colon = args.draft.find(':');
+  if (colon == std::string::npos) return OkStatus();
+  ModelArgs draft = args.model;
+  draft.model = args.draft.substr(colon + 1);
+  draft.threads = 1;  // it is small, and two pools of waiting threads would take each other's processors
+  FS_ASSIGN_OR_RETURN(o->draft_model, LoadModel(draft));
+  return OkStatus();
 }
 
 // File first, then the question: one text, and in chat mode one user turn.
@@ -151,6 +154,7 @@ int Run(const RunArgs& args) {
   }
   auto model = LoadModel(args.model);
   if (!model.ok()) return Fail(model.status());
+  if (const Status s = LoadCompanions(args, **model, &*options); !s.ok()) return Fail(s);
   const bool chat = args.chat == 1 || (args.chat < 0 && (*model)->info().has_chat_template);
   auto prompt = PromptTokens(args, **model, chat);
   if (!prompt.ok()) return Fail(prompt.status());
@@ -195,6 +199,7 @@ int Chat(const RunArgs& args) {
   }
   auto model = LoadModel(args.model);
   if (!model.ok()) return Fail(model.status());
+  if (const Status s = LoadCompanions(args, **model, &*options); !s.ok()) return Fail(s);
   auto engine = Engine::Create(*model, *options);
   if (!engine.ok()) return Fail(engine.status());
   std::vector<ChatMessage> messages;

@@ -112,7 +112,21 @@ Status Engine::Impl::Start() {
   FS_RETURN_IF_ERROR(Validate(options));
   const ModelConfig& config = model->impl().config;
   if (options.context_tokens == 0) options.context_tokens = config.context;
-  FS_ASSIGN_OR_RETURN(plan, MakeAttentionPlan(options.attention, config.attention, config.layers));
+  std::optional<Forecast> forecast;
+  std::optional<SummaryView> trained_over;
+  if (options.attention.policy == AttentionPolicy::kSparda && !options.forecast.empty()) {
+    FS_ASSIGN_OR_RETURN(forecast, LoadForecast(options.forecast, config, model->impl().loaded->fingerprint()));
+    trained_over.emplace();
+    trained_over->kind = forecast->info.keys;
+    trained_over->kernel = forecast->info.kernel_size;
+    trained_over->stride = forecast->info.kernel_stride;
+    trained_over->bits = forecast->info.sketch_bits;
+  }
+  FS_ASSIGN_OR_RETURN(plan, MakeAttentionPlan(options.attention, config.attention, config.layers, trained_over));
+  if (forecast && plan.options.block_size != forecast->info.block_size) {
+    return InvalidArgument("the Forecast was trained for blocks of " + std::to_string(forecast->info.block_size) +
+                           " tokens, not " + std::to_string(plan.options.block_size));
+  }
   options.attention = plan.options;
   const int64_t block = plan.options.block_size;
   const int64_t per_sequence = (options.context_tokens + block - 1) / block;
@@ -137,6 +151,7 @@ Status Engine::Impl::Start() {
   r.num_blocks = static_cast<int32_t>(blocks);
   r.kv_dtype = ToDType(options.kv_type);
   r.plan = plan;
+  r.forecast = forecast ? &*forecast : nullptr;
   auto made = model->impl().loaded->NewRunner(r);
   if (!made.ok()) {
     if (made.status().code() != StatusCode::kResourceExhausted) return made.status();
@@ -148,6 +163,7 @@ Status Engine::Impl::Start() {
   stats.blocks_total = blocks;
   stats.kv_bytes = blocks * runner->bytes_per_block();
   stats.attention = plan.options;
+  stats.forecast = forecast.has_value();
   stats.context_tokens = options.context_tokens;
   return OkStatus();
 }

@@ -42,6 +42,7 @@ class Forward final : public ModelRunner {
     rope_magnitude_ = rope.magnitude;
     FS_ASSIGN_OR_RETURN(inv_freq_, b_.Allocate(rope.inv_freq.size() * sizeof(double)));
     b_.CopyIn(inv_freq_, 0, std::as_bytes(std::span(rope.inv_freq)));
+    FS_RETURN_IF_ERROR(PrepareForecast());
     FS_RETURN_IF_ERROR(AllocateCache());
     return AllocateActivations();
   }
@@ -88,12 +89,16 @@ class Forward final : public ModelRunner {
     SummaryView summary;
   };
 
-  bool Selects(size_t layer) const { return o_.plan.sources[layer] == ListSource::kOwnQuery; }
+  bool Selects(size_t layer) const { return o_.plan.sources[layer] != ListSource::kAll; }
+  bool Forecasts(int layer) const {
+    return layer < c_.layers && o_.plan.sources[static_cast<size_t>(layer)] == ListSource::kForecast;
+  }
   bool IsNsa() const { return c_.nsa.kv_sets > 0; }
   // Are blocks scored with queries and keys as they were before RoPE?
   bool ScoresUnrotated() const {
-    return IsNsa() ? c_.nsa.compress_rope == CompressRope::kNone
-                   : c_.nope_scores && o_.plan.summary.kind == SummaryKind::kPooledKeys;
+    if (IsNsa()) return c_.nsa.compress_rope == CompressRope::kNone;
+    if (o_.plan.summary.kind != SummaryKind::kPooledKeys) return false;
+    return forecast_.empty() ? c_.nope_scores : !forecast_rotated_;
   }
   // NSA with three sets caches [compressed | selected | window] heads; with one, the branches share them.
   KvView Branch(const KvView& all, int branch) const {
@@ -131,6 +136,28 @@ class Forward final : public ModelRunner {
     b_.CopyIn(at, 0, std::as_bytes(std::span(positions)));
     b_.RopeTable({at.template as<int32_t>(), inv_freq_.template as<double>(), all_cos_.template as<float>(),
                   all_sin_.template as<float>(), static_cast<int>(n), c_.rope.dims / 2, rope_magnitude_});
+    return OkStatus();
+  }
+
+  // The projection that chooses blocks of layer l is a product of its own beside the one of q, k and v.
+  Status PrepareForecast() {
+    if (o_.forecast == nullptr) return OkStatus();
+    forecast_rotated_ = o_.forecast->info.rotated;
+    const int64_t rows = static_cast<int64_t>(c_.kv_heads) * c_.head_dim;
+    for (int l = 0; l < c_.layers; ++l) {
+      Matrix m;
+      if (Forecasts(l)) {
+        const auto& values = o_.forecast->projections[static_cast<size_t>(l)];
+        const HostMatrix host{DType::kF32, rows, c_.hidden, std::as_bytes(std::span(values))};
+        FS_ASSIGN_OR_RETURN(m, b_.PrepareMatrix(std::span(&host, 1)));
+      }
+      forecast_.push_back(std::move(m));
+    }
+    o_.forecast = nullptr;  // the caller's, and read now
+    const auto floats = static_cast<size_t>(o_.max_rows) * static_cast<size_t>(rows);
+    for (Buffer& b : forecast_rows_) {
+      FS_ASSIGN_OR_RETURN(b, b_.Allocate(floats * sizeof(float)));
+    }
     return OkStatus();
   }
 
@@ -256,6 +283,8 @@ class Forward final : public ModelRunner {
 
     Norm(x, h, w.attn_norm, t);
     Apply(w.qkv, h, c_.hidden, q, qkv_width_, t, 1.0, false);
+    if (l == 0 && Forecasts(0)) ForecastFor(0, h, t);
+    if (Forecasts(l + 1)) ForecastFor(l + 1, h, t);
     if (IsNsa()) {
       const int64_t gates = int64_t{3} * c_.heads;
       Apply(w.branch_gate, h, c_.hidden, gates_.template as<float>(), gates, t, 1.0, false);
@@ -312,10 +341,19 @@ class Forward final : public ModelRunner {
 
   float Scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.head_dim))); }
 
-  void Rotate(float* x, int t, int heads) {
-    b_.Rope(
-        {x, cos_.template as<float>(), sin_.template as<float>(), qkv_width_, t, heads, c_.head_dim, c_.rope.dims / 2});
+  void Rotate(float* x, int t, int heads) { Rotate(x, qkv_width_, t, heads); }
+  void Rotate(float* x, int64_t stride, int t, int heads) {
+    b_.Rope({x, cos_.template as<float>(), sin_.template as<float>(), stride, t, heads, c_.head_dim, c_.rope.dims / 2});
   }
+
+  // Queries for the selection of `target`, from the attention input of the layer before (of its own for layer 0).
+  void ForecastFor(int target, const float* in, int t) {
+    const int64_t width = static_cast<int64_t>(c_.kv_heads) * c_.head_dim;
+    float* out = ForecastRows(target);
+    b_.MatMul({&forecast_[static_cast<size_t>(target)], in, out, nullptr, c_.hidden, width, t, 1.0f, false});
+    if (!ScoresUnrotated()) Rotate(out, width, t, c_.kv_heads);
+  }
+  float* ForecastRows(int target) { return forecast_rows_[target % 2].template as<float>(); }
 
   // Of NSA's three sets, the compressed one is cached as it is pooled.
   void RotateKeys(float* k, int t) {
@@ -334,10 +372,10 @@ class Forward final : public ModelRunner {
     LayerList& list = ListOf(l);
     SelectParams s;
     s.rows = rows;
-    s.q = q;
+    s.q = Forecasts(l) ? ForecastRows(l) : q;
     s.row_sparse = reinterpret_cast<const uint8_t*>(inputs_.data() + flags_at_);
-    s.q_stride = qkv_width_;
-    s.num_heads = c_.heads;
+    s.q_stride = Forecasts(l) ? static_cast<int64_t>(c_.kv_heads) * c_.head_dim : qkv_width_;
+    s.num_heads = Forecasts(l) ? c_.kv_heads : c_.heads;  // one forecast query serves the group
     s.scale = Scale();
     s.kv = view;
     s.summary = cache.summary;
@@ -428,6 +466,9 @@ class Forward final : public ModelRunner {
   Buffer x_, h_, qkv_, gate_up_, act_, cos_, sin_, logits_, inv_freq_, inputs_;
   Buffer all_cos_, all_sin_;            // [context, dims / 2], where keys are turned after caching
   Buffer gates_, selected_, windowed_;  // NSA
+  std::vector<Matrix> forecast_;        // [layers] by target, empty where the source is another
+  bool forecast_rotated_ = true;
+  Buffer forecast_rows_[2];  // [T, Hkv * D], of even and odd targets
   std::vector<float> host_logits_;
 };
 
@@ -442,6 +483,7 @@ class Loaded : public LoadedModel {
   Status Load(const ModelFile& file, WeightNames names) {
     const WeightSource source(file, config_, names);
     FS_ASSIGN_OR_RETURN(weights_, (WeightLoader<B>(*backend_, source, config_).Load()));
+    fingerprint_ = ModelFingerprint(file);
     return OkStatus();
   }
 
@@ -451,6 +493,7 @@ class Loaded : public LoadedModel {
     return std::unique_ptr<ModelRunner>(std::move(forward));
   }
 
+  std::string fingerprint() const override { return fingerprint_; }
   int64_t weight_bytes() const override { return LayerBytes() + HeadBytes() + (Tied() ? 0 : EmbeddingBytes()); }
   int64_t weight_bytes_token() const override { return LayerBytes() + HeadBytes(); }
 
@@ -473,6 +516,7 @@ class Loaded : public LoadedModel {
   std::unique_ptr<B> backend_;
   ModelConfig config_;
   Weights<Matrix> weights_;
+  std::string fingerprint_;
 };
 
 }  // namespace farsight

@@ -12,6 +12,7 @@
 #include "io/model_file.h"
 #include "kv/sequence_cache.h"  // BlockCopy
 #include "model/config.h"
+#include "model/forecast_file.h"
 
 namespace farsight {
 
@@ -52,6 +53,7 @@ struct RunnerOptions {
   int32_t num_blocks = 0;  // physical
   DType kv_dtype = DType::kF16;
   AttentionPlan plan;
+  const Forecast* forecast = nullptr;  // for sources kForecast; read while the runner is made
 };
 
 class ModelRunner {
@@ -70,6 +72,7 @@ class LoadedModel {
   virtual std::string backend_name() const = 0;
   virtual int threads() const = 0;
   virtual void SetThreads(int threads) = 0;
+  virtual std::string fingerprint() const = 0;     // ModelFingerprint of the file
   virtual int64_t weight_bytes() const = 0;        // in memory
   virtual int64_t weight_bytes_token() const = 0;  // read for one decoded token
 };

@@ -24,7 +24,9 @@ inline std::string Random(std::mt19937& rng, int64_t n, float scale, float centr
 }
 
 // A model of one family with 256 byte tokens and three control tokens; large weights, so that tokens differ clearly.
-inline std::string TinyModel(const std::string& arch) {
+// `frozen`: no layer changes the residual stream, all have the same norm, and the query heads of a group are one: what
+// a layer selects can then be known from the layer before.
+inline std::string TinyModel(const std::string& arch, bool frozen = false) {
   GgufWriter w;
   std::mt19937 rng(11);
   w.String("general.architecture", arch);
@@ -63,7 +65,7 @@ inline std::string TinyModel(const std::string& arch) {
     w.AddTensor(name, DType::kF32, {rows, cols}, Random(rng, rows * cols, gain / std::sqrt(static_cast<float>(cols))));
   };
   const auto vector = [&](const std::string& name, int64_t n, float centre) {
-    w.AddTensor(name, DType::kF32, {n}, Random(rng, n, 0.1f, centre));
+    w.AddTensor(name, DType::kF32, {n}, Random(rng, n, frozen ? 0.0f : 0.1f, centre));
   };
   matrix("token_embd.weight", kVocab, kHidden, 8.0f);
   vector("output_norm.weight", kHidden, 1);
@@ -71,13 +73,22 @@ inline std::string TinyModel(const std::string& arch) {
     const std::string p = "blk." + std::to_string(l) + ".";
     vector(p + "attn_norm.weight", kHidden, 1);
     vector(p + "ffn_norm.weight", kHidden, 1);
-    matrix(p + "attn_q.weight", kHeads * kDim, kHidden);
+    if (frozen) {
+      std::string rows;
+      for (int h = 0; h < kKvHeads; ++h) {
+        const std::string head = Random(rng, int64_t{kDim} * kHidden, 2.0f / std::sqrt(static_cast<float>(kHidden)));
+        for (int g = 0; g < kHeads / kKvHeads; ++g) rows += head;
+      }
+      w.AddTensor(p + "attn_q.weight", DType::kF32, {int64_t{kHeads} * kDim, kHidden}, rows);
+    } else {
+      matrix(p + "attn_q.weight", kHeads * kDim, kHidden);
+    }
     matrix(p + "attn_k.weight", kKvHeads * kDim, kHidden);
     matrix(p + "attn_v.weight", kKvHeads * kDim, kHidden);
-    matrix(p + "attn_output.weight", kHidden, kHeads * kDim);
+    matrix(p + "attn_output.weight", kHidden, kHeads * kDim, frozen ? 0.0f : 2.0f);
     matrix(p + "ffn_gate.weight", kFfn, kHidden);
     matrix(p + "ffn_up.weight", kFfn, kHidden);
-    matrix(p + "ffn_down.weight", kHidden, kFfn);
+    matrix(p + "ffn_down.weight", kHidden, kFfn, frozen ? 0.0f : 2.0f);
     if (arch == "qwen2") {
       vector(p + "attn_q.bias", kHeads * kDim, 0);
       vector(p + "attn_k.bias", kKvHeads * kDim, 0);

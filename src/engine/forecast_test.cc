@@ -1,0 +1,196 @@
+// Forecast selection in the forward: a constructed model where it must choose what the layer's own query chooses, and
+// pairs of paths on random projections.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "engine/model_impl.h"
+#include "engine/testing/tiny_model.h"
+#include "farsight/engine.h"
+#include "io/gguf.h"
+#include "io/testing/temp_dir.h"
+#include "model/forecast_file.h"
+
+namespace farsight {
+namespace {
+
+using testing::kDim;
+using testing::kHidden;
+using testing::kKvHeads;
+using testing::kLayers;
+
+constexpr size_t kWidth = static_cast<size_t>(kKvHeads) * kDim;
+
+struct Outcome {
+  std::map<int64_t, std::vector<float>> logits;
+  std::map<std::pair<int64_t, int>, std::vector<std::vector<int32_t>>> blocks;
+};
+
+std::vector<int32_t> Prompt(int n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> out;
+  for (int i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(rng() % 256));
+  return out;
+}
+
+class ForecastTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<Model> Load(const std::string& arch, bool frozen, bool reference = false) {
+    path_ = dir_.Write(arch + (frozen ? "-frozen.gguf" : ".gguf"), testing::TinyModel(arch, frozen));
+    auto model = Model::Load(path_, {.threads = 2, .reference = reference});
+    EXPECT_TRUE(model.ok()) << model.status().message();
+    return *model;
+  }
+
+  static AttentionOptions Attention(AttentionPolicy policy) {
+    AttentionOptions o;
+    o.policy = policy;
+    o.phase = SparsePhase::kAll;
+    o.block_size = 16;
+    o.top_k_blocks = 5;
+    o.local_window = 16;
+    o.dense_layers = 0;
+    o.kernel_size = 8;
+    o.kernel_stride = 4;
+    return o;
+  }
+
+  static std::unique_ptr<Engine> Make(const std::shared_ptr<Model>& model, AttentionPolicy policy,
+                                      const std::string& forecast, int chunk = 64) {
+    EngineOptions o;
+    o.context_tokens = 1024;
+    o.prefill_chunk = chunk;
+    o.kv_type = KvType::kF32;
+    o.attention = Attention(policy);
+    o.forecast = forecast;
+    auto engine = Engine::Create(model, o);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return engine.ok() ? std::move(engine).value() : nullptr;
+  }
+
+  static Outcome Prefill(Engine& engine, const std::vector<int32_t>& tokens) {
+    Outcome out;
+    Request r;
+    r.prompt = tokens;
+    r.max_new_tokens = 0;
+    r.decode_from = 0;
+    r.on_logits = [&](int64_t p, std::span<const float> l) { out.logits[p].assign(l.begin(), l.end()); };
+    r.on_blocks = [&](const BlockTrace& t) {
+      auto& heads = out.blocks[{t.position, t.layer}];
+      for (const auto& ids : t.blocks) heads.emplace_back(ids.begin(), ids.end());
+    };
+    EXPECT_TRUE(engine.Generate(std::move(r)).ok());
+    return out;
+  }
+
+  std::string Save(const std::shared_ptr<Model>& model, const Forecast& f) {
+    const std::string path = dir_.Write("forecast.safetensors", "");
+    const Status saved = SaveForecast(path, f, model->impl().config, DType::kF32);
+    EXPECT_TRUE(saved.ok()) << saved.message();
+    return path;
+  }
+
+  static Forecast Empty(const std::shared_ptr<Model>& model, SummaryKind keys) {
+    Forecast f;
+    f.info.fingerprint = model->impl().loaded->fingerprint();
+    f.info.keys = keys;
+    f.info.block_size = 16;
+    f.info.kernel_size = 8;
+    f.info.kernel_stride = 4;
+    f.projections.resize(kLayers);
+    return f;
+  }
+
+  static Forecast RandomForecast(const std::shared_ptr<Model>& model, SummaryKind keys) {
+    Forecast f = Empty(model, keys);
+    std::mt19937 rng(4);
+    std::normal_distribution<float> normal(0, 0.4f);
+    for (auto& p : f.projections) {
+      for (size_t i = 0; i < kWidth * kHidden; ++i) p.push_back(normal(rng));
+    }
+    return f;
+  }
+
+  testing::TempDir dir_;
+  std::string path_;
+};
+
+TEST_F(ForecastTest, WhereTheNextQueryIsKnownItsBlocksAreTheQuerys) {
+  for (const bool reference : {true, false}) {
+    const auto model = Load("infllm", true, reference);
+    Forecast f = Empty(model, SummaryKind::kPooledKeys);
+    const auto file = OpenGguf(path_);
+    ASSERT_TRUE(file.ok());
+    for (int l = 0; l < kLayers; ++l) {  // the query head of each group, from the stream that no layer changes
+      const FileTensor* t = (*file)->FindTensor("blk." + std::to_string(l) + ".attn_q.weight");
+      ASSERT_NE(t, nullptr);
+      const auto* q = reinterpret_cast<const float*>(t->data.data());
+      for (int h = 0; h < kKvHeads; ++h) {
+        const float* head = q + int64_t{h} * (testing::kHeads / kKvHeads) * kDim * kHidden;
+        f.projections[static_cast<size_t>(l)].insert(f.projections[static_cast<size_t>(l)].end(), head,
+                                                     head + int64_t{kDim} * kHidden);
+      }
+    }
+    const auto tokens = Prompt(reference ? 300 : 700, 2);
+    const auto own = Make(model, AttentionPolicy::kInfLlm2, "");
+    const auto sparda = Make(model, AttentionPolicy::kSparda, Save(model, f));
+    ASSERT_NE(sparda, nullptr);
+    EXPECT_TRUE(sparda->stats().forecast);
+    const Outcome a = Prefill(*own, tokens);
+    const Outcome b = Prefill(*sparda, tokens);
+    EXPECT_EQ(a.blocks, b.blocks);
+    EXPECT_EQ(a.logits, b.logits);
+  }
+}
+
+TEST_F(ForecastTest, ChunksAndTheReferenceAgree) {
+  for (const auto keys : {SummaryKind::kPooledKeys, SummaryKind::kSketch}) {
+    const auto model = Load("llama", false);
+    const std::string file = Save(model, RandomForecast(model, keys));
+    const auto tokens = Prompt(300, 5);
+    const auto whole_engine = Make(model, AttentionPolicy::kSparda, file);
+    ASSERT_NE(whole_engine, nullptr);
+    const Outcome whole = Prefill(*whole_engine, tokens);
+    for (const int chunk : {1, 3, 17}) {
+      const Outcome run = Prefill(*Make(model, AttentionPolicy::kSparda, file, chunk), tokens);
+      EXPECT_EQ(run.logits, whole.logits) << chunk;
+      EXPECT_EQ(run.blocks, whole.blocks) << chunk;
+    }
+    const Outcome own = Prefill(*Make(model, AttentionPolicy::kSketch, ""), tokens);
+    EXPECT_NE(own.blocks, whole.blocks) << "a random Forecast chooses other blocks";
+    const auto oracle = Load("llama", false, true);
+    const Outcome reference = Prefill(*Make(oracle, AttentionPolicy::kSparda, file), tokens);
+    size_t same = 0;
+    for (const auto& [at, lists] : reference.blocks) same += whole.blocks.at(at) == lists ? 1 : 0;
+    // Sketch scores round the query to 8 bits, which moves near ties.
+    const double share = keys == SummaryKind::kSketch ? 0.85 : 0.99;
+    EXPECT_GT(static_cast<double>(same), share * static_cast<double>(reference.blocks.size()));
+  }
+}
+
+TEST_F(ForecastTest, WithoutAFileTheOwnQueryChooses) {
+  const auto model = Load("llama", false);
+  const auto tokens = Prompt(300, 6);
+  const auto engine = Make(model, AttentionPolicy::kSparda, "");
+  EXPECT_FALSE(engine->stats().forecast);
+  EXPECT_EQ(Prefill(*engine, tokens).blocks, Prefill(*Make(model, AttentionPolicy::kSketch, ""), tokens).blocks);
+}
+
+TEST_F(ForecastTest, AForecastOfAnotherModelIsRefused) {
+  const auto model = Load("llama", false);
+  const std::string file = Save(model, RandomForecast(model, SummaryKind::kSketch));
+  EngineOptions o;
+  o.context_tokens = 512;
+  o.attention = Attention(AttentionPolicy::kSparda);
+  o.forecast = file;
+  const auto refused = Engine::Create(Load("qwen2", false), o);
+  ASSERT_FALSE(refused.ok());
+  o.attention.block_size = 32;
+  EXPECT_FALSE(Engine::Create(model, o).ok()) << "trained for other blocks";
+  o.forecast = "/nowhere";
+  EXPECT_FALSE(Engine::Create(model, o).ok());
+}
+
+}  // namespace
+}  // namespace farsight
