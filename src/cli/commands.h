@@ -21,7 +21,7 @@ struct RunArgs {
   int64_t context = 0;
   int prefill_chunk = 512;
   std::string kv_type = "f16";
-  std::string draft = "off";
+  std::string draft = "auto";
   int draft_max = 8;
   std::vector<std::string> stop;
   bool ignore_eos = false;

@@ -46,8 +46,8 @@ void AddRun(CLI::App* app, RunArgs* a) {
   app->add_option("--prefill-chunk", a->prefill_chunk, "Prompt tokens of one step");
   app->add_option("--kv-type", a->kv_type, "Type of cached keys and values: f32, f16, bf16");
   app->add_option("--draft", a->draft,
-                  "Guess tokens and check several at once, which never changes the text: auto, ngram, suffix, off, "
-                  "model:NAME (a small model with the same tokenizer)");
+                  "Guess tokens and check several at once, which never changes the text: auto, off, ngram, suffix, "
+                  "model:NAME or auto:NAME (a small model with the same tokenizer)");
   app->add_option("--draft-max", a->draft_max, "Guessed tokens of a step at most");
   SamplingParams& s = a->sampling;
   app->add_option("--temp", s.temperature, "Temperature (0: the most probable token)");

@@ -233,6 +233,7 @@ Status Engine::Impl::RunStep() {
     if (job->cancelled) Finish(job, FinishReason::kCancelled);
   }
   if (jobs.empty()) return OkStatus();
+  const auto started = Clock::now();
   if (speculator != nullptr) FS_RETURN_IF_ERROR(DraftTokens());
   MakeRoom();
   const StepPlan step = scheduler->Plan();
@@ -248,10 +249,13 @@ Status Engine::Impl::RunStep() {
     job.started_once = true;
   }
   FillBatch(step);
+  const auto submitted = Clock::now();
   FS_RETURN_IF_ERROR(runner->Step(batch, &result));
+  const double forward_seconds = Seconds(submitted, Clock::now());
   ++stats.steps;
   stats.rows += batch.num_rows();
   Deliver(step);
+  if (speculator != nullptr) speculator->FinishStep(1e6 * forward_seconds, 1e6 * Seconds(started, Clock::now()));
   return OkStatus();
 }
 
@@ -259,6 +263,7 @@ Status Engine::Impl::RunStep() {
 Status Engine::Impl::DraftTokens() {
   std::vector<Speculator::Ask> asks;
   std::vector<Job*> asking;
+  bool begun = false;  // a step in which a sequence begins says nothing of the others
   for (const auto& [id, job] : jobs) {
     Sequence& s = job->sequence;
     s.draft.clear();
@@ -268,17 +273,20 @@ Status Engine::Impl::DraftTokens() {
     const int64_t left = job->limit - static_cast<int64_t>(job->completion.tokens.size()) - 1;
     const int64_t room = std::min({left, options.context_tokens - length, static_cast<int64_t>(options.draft_max)});
     if (room < 1) continue;
-    if (!job->drafts) FS_RETURN_IF_ERROR(speculator->Begin(id, s.tokens));
+    if (!job->drafts) {
+      FS_RETURN_IF_ERROR(speculator->Begin(id, s.tokens));
+      begun = true;
+    }
     job->drafts = true;
-    asks.push_back({id, static_cast<int>(room)});
+    asks.push_back({id, static_cast<int>(room), length});
     asking.push_back(job.get());
   }
   if (asks.empty()) return OkStatus();
   std::vector<Draft> drafts;
-  FS_RETURN_IF_ERROR(speculator->Propose(asks, &drafts));
+  FS_RETURN_IF_ERROR(speculator->Propose(asks, asks.size() == jobs.size() && !begun, &drafts));
   for (size_t i = 0; i < asking.size(); ++i) {
     const auto& tokens = drafts[i].tree.tokens;
-    asking[i]->sequence.draft.assign(tokens.begin() + (tokens.empty() ? 0 : 1), tokens.end());
+    if (!tokens.empty()) asking[i]->sequence.draft.assign(tokens.begin() + 1, tokens.end());
     asking[i]->draft = std::move(drafts[i]);
   }
   return OkStatus();
@@ -378,6 +386,7 @@ void Engine::Impl::Observe(Job* job, const PlannedRows& rows, int first_row, con
   if (end > job->sequence.prompt_tokens) ++job->completion.decode_steps;
   if (job->limit == 0) return Finish(job, FinishReason::kLength);
   if (job->drafts) {
+    speculator->Record(job->id, chosen);
     const Status seen = speculator->Observe(job->id, chosen.tokens);
     if (!seen.ok()) return Finish(job, FinishReason::kError, seen);
   }

@@ -1,47 +1,109 @@
 #include "engine/speculator.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "engine/draft_model.h"
 
 namespace farsight {
 
 StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& options, const Model& target) {
   std::unique_ptr<Speculator> s;
-  if (options.drafting == Drafting::kOff) return s;
+  const Drafting asked = options.drafting;
+  if (asked == Drafting::kOff) return s;
   s = std::make_unique<Speculator>();
-  s->shape_ = ChainShape(options.draft_max);
-  switch (options.drafting) {
-    case Drafting::kNgram: {
-      FS_ASSIGN_OR_RETURN(s->drafter_, MakeNgramDrafter({}));
-      break;
-    }
-    case Drafting::kModel: {
-      FS_ASSIGN_OR_RETURN(s->drafter_, MakeModelDrafter(options.draft_model, target, options.max_sequences));
-      break;
-    }
-    default: {
-      FS_ASSIGN_OR_RETURN(s->drafter_, MakeSuffixDrafter({}));
-      break;
-    }
+  const bool any = asked == Drafting::kAuto;
+  std::vector<DrafterKind> kinds;
+  const auto add = [&](DrafterKind kind, StatusOr<std::unique_ptr<Drafter>> made) -> Status {
+    FS_ASSIGN_OR_RETURN(s->drafters_[static_cast<size_t>(kind)], std::move(made));
+    kinds.push_back(kind);
+    return OkStatus();
+  };
+  if (any || asked == Drafting::kNgram) FS_RETURN_IF_ERROR(add(DrafterKind::kNgram, MakeNgramDrafter({})));
+  if (any || asked == Drafting::kSuffix) FS_RETURN_IF_ERROR(add(DrafterKind::kSuffix, MakeSuffixDrafter({})));
+  if ((any && options.draft_model != nullptr) || asked == Drafting::kModel) {
+    FS_RETURN_IF_ERROR(add(DrafterKind::kModel, MakeModelDrafter(options.draft_model, target, options.max_sequences)));
   }
+  if (!any) {
+    s->fixed_.drafter = kinds[0];
+    s->fixed_.shape = ChainShape(options.draft_max);
+    return s;
+  }
+  PlannerOptions p;
+  const VerifyMode exact;
+  for (Strategy& strategy : BuildMenu(kinds, options.draft_max, std::span(&exact, 1))) {
+    if (!strategy.drafts() || strategy.shape.is_chain()) p.menu.push_back(std::move(strategy));
+  }
+  FS_ASSIGN_OR_RETURN(s->planner_, Planner::Create(std::move(p), {}));
   return s;
 }
 
 Status Speculator::Begin(uint64_t sequence, std::span<const int32_t> tokens) {
-  FS_RETURN_IF_ERROR(drafter_->Begin(sequence));
-  return drafter_->Observe(sequence, tokens);
+  for (const auto& d : drafters_) {
+    if (d == nullptr) continue;
+    FS_RETURN_IF_ERROR(d->Begin(sequence));
+    FS_RETURN_IF_ERROR(d->Observe(sequence, tokens));
+  }
+  if (Of(DrafterKind::kModel) != nullptr) {  // reads the text now, so that its first guess costs what the others will
+    DraftRequest r;
+    r.sequence = sequence;
+    r.shape = ChainShape(1);
+    r.max_tokens = 1;
+    Draft unused;
+    FS_RETURN_IF_ERROR(Of(DrafterKind::kModel)->Propose(std::span(&r, 1), std::span(&unused, 1)));
+  }
+  if (planner_) planner_->StartRequest(static_cast<int64_t>(tokens.size()), SelfMatchRate(tokens));
+  return OkStatus();
 }
 
-Status Speculator::Propose(std::span<const Ask> asks, std::vector<Draft>* drafts) {
+void Speculator::End(uint64_t sequence) {
+  for (const auto& d : drafters_) {
+    if (d != nullptr) d->End(sequence);
+  }
+}
+
+Status Speculator::Observe(uint64_t sequence, std::span<const int32_t> tokens) {
+  for (const auto& d : drafters_) {
+    if (d != nullptr) FS_RETURN_IF_ERROR(d->Observe(sequence, tokens));
+  }
+  return OkStatus();
+}
+
+Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Draft>* drafts) {
+  drafts->assign(asks.size(), {});
+  planned_ = planner_.has_value() && pure;
+  if (planner_ && !pure) return OkStatus();
+  const Strategy* strategy = &fixed_;
+  if (planned_) {
+    report_ = {};
+    report_.batch = static_cast<int>(asks.size());
+    for (const Ask& a : asks) report_.context = std::max(report_.context, a.length);
+    report_.strategy = planner_->Choose(report_.context, report_.batch).strategy;
+    strategy = &planner_->menu()[static_cast<size_t>(report_.strategy)];
+    report_.tokens = 0;
+    sequences_.clear();
+    trees_.assign(asks.size(), {});
+    for (const Ask& a : asks) sequences_.push_back(a.sequence);
+  }
+  if (!strategy->drafts()) return OkStatus();
+  const auto started = std::chrono::steady_clock::now();
   requests_.clear();
   for (const Ask& a : asks) {
     DraftRequest r;
     r.sequence = a.sequence;
-    r.shape = shape_;
+    r.shape = strategy->shape;
     r.max_tokens = a.room;
     requests_.push_back(std::move(r));
   }
-  drafts->assign(asks.size(), {});
-  return drafter_->Propose(requests_, *drafts);
+  FS_RETURN_IF_ERROR(Of(strategy->drafter)->Propose(requests_, *drafts));
+  if (!planned_) return OkStatus();
+  report_.draft_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - started).count();
+  for (size_t i = 0; i < asks.size(); ++i) {
+    trees_[i] = (*drafts)[i].tree;
+    report_.drafted += trees_[i].num_drafted();
+    report_.rows = std::max(report_.rows, trees_[i].size());
+  }
+  return OkStatus();
 }
 
 StatusOr<Accepted> Speculator::Judge(const Draft& draft, std::span<const float> logits, const SamplingParams& sampling,
@@ -52,6 +114,26 @@ StatusOr<Accepted> Speculator::Judge(const Draft& draft, std::span<const float> 
   params.seed = sampling.seed;
   params.root_position = history.size() - 1;
   return Verify(params, draft, &laws);
+}
+
+void Speculator::Record(uint64_t sequence, const Accepted& accepted) {
+  if (!planned_) return;
+  const auto it = std::find(sequences_.begin(), sequences_.end(), sequence);
+  if (it == sequences_.end()) return;
+  report_.tokens += static_cast<int>(accepted.tokens.size());
+  const TokenTree& tree = trees_[static_cast<size_t>(it - sequences_.begin())];
+  const size_t i = static_cast<size_t>(it - sequences_.begin());
+  if (tree.size() == 0) return;
+  report_.outcomes.push_back(OutcomeOf(tree, accepted, requests_[i].shape, requests_[i].max_tokens));
+}
+
+void Speculator::FinishStep(double forward_us, double step_us) {
+  if (!planned_) return;
+  planned_ = false;
+  report_.verify_us = forward_us;
+  report_.fixed_us = std::max(0.0, step_us - forward_us - report_.draft_us);
+  report_.tokens = std::max(report_.tokens, 1);
+  planner_->Observe(report_);
 }
 
 }  // namespace farsight

@@ -3,12 +3,15 @@
 #ifndef FARSIGHT_ENGINE_SPECULATOR_H_
 #define FARSIGHT_ENGINE_SPECULATOR_H_
 
-#include <map>
+#include <array>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "farsight/engine.h"
 #include "spec/drafter.h"
+#include "spec/planner.h"
 #include "spec/verify.h"
 
 namespace farsight {
@@ -20,24 +23,43 @@ class Speculator {
 
   // A sequence that starts to decode, with all of its tokens so far.
   Status Begin(uint64_t sequence, std::span<const int32_t> tokens);
-  void End(uint64_t sequence) { drafter_->End(sequence); }
-  Status Observe(uint64_t sequence, std::span<const int32_t> tokens) { return drafter_->Observe(sequence, tokens); }
+  void End(uint64_t sequence);
+  Status Observe(uint64_t sequence, std::span<const int32_t> tokens);
 
-  // Drafts of at most room[i] tokens for sequence[i]; an empty one where nothing is guessed.
   struct Ask {
     uint64_t sequence = 0;
-    int room = 0;
+    int room = 0;        // tokens a draft may have
+    int64_t length = 0;  // of the sequence
   };
-  Status Propose(std::span<const Ask> asks, std::vector<Draft>* drafts);
+  // Drafts for the sequences, [asks]; the root alone, or nothing at all, where nothing is guessed. `pure`: the step
+  // will do nothing but decode these sequences, so that its time tells what drafting costs; others draft nothing on
+  // kAuto.
+  Status Propose(std::span<const Ask> asks, bool pure, std::vector<Draft>* drafts);
 
   // What the target says of a draft whose rows have these logits [nodes, vocab]. Emits what plain decoding would.
   StatusOr<Accepted> Judge(const Draft& draft, std::span<const float> logits, const SamplingParams& sampling,
                            std::span<const int32_t> history, SamplerScratch* scratch);
 
+  // How the step of the last Propose ended, for kAuto: tokens that a sequence got, then the time of the whole step.
+  void Record(uint64_t sequence, const Accepted& accepted);
+  void FinishStep(double forward_us, double step_us);
+
+  const std::vector<Strategy>* menu() const { return planner_ ? &planner_->menu() : nullptr; }
+  const PlannerSummary* summary() const { return planner_ ? &planner_->summary() : nullptr; }
+
  private:
-  std::unique_ptr<Drafter> drafter_;
-  TreeShape shape_;
+  Drafter* Of(DrafterKind kind) { return drafters_[static_cast<size_t>(kind)].get(); }
+
+  std::array<std::unique_ptr<Drafter>, kNumDrafterKinds> drafters_;
+  std::optional<Planner> planner_;  // on kAuto
+  Strategy fixed_;                  // otherwise
   std::vector<DraftRequest> requests_;
+
+  // The step at hand, on kAuto.
+  bool planned_ = false;
+  StepReport report_;
+  std::vector<uint64_t> sequences_;
+  std::vector<TokenTree> trees_;
 };
 
 }  // namespace farsight
