@@ -128,9 +128,7 @@ void ForecastLoss::SetSketches(int head, const float* k, int64_t k_stride) {
   if (task_.teacher == ForecastTeacher::kFine) teacher_panels_[At(head)].PackRows(k, k_stride, d, teacher_keys_);
 }
 
-void ForecastLoss::SetSequence(const float* q, int64_t q_stride, const float* k, int64_t k_stride, int64_t length) {
-  q_ = q;
-  q_stride_ = q_stride;
+void ForecastLoss::SetKeys(const float* k, int64_t k_stride, int64_t length) {
   length_ = length;
   units_ = NumUnits(task_, length);
   teacher_keys_ = NumTeacherKeys(task_, length);
@@ -144,7 +142,8 @@ void ForecastLoss::SetSequence(const float* q, int64_t q_stride, const float* k,
   });
 }
 
-ForecastTotals ForecastLoss::Run(std::span<const int32_t> positions, const float* forecast, float* gradient) {
+ForecastTotals ForecastLoss::Run(std::span<const int32_t> positions, const float* queries, const float* forecast,
+                                 float* gradient) {
   const auto rows = static_cast<int64_t>(positions.size());
   const int64_t heads = task_.kv_heads;
   const int64_t width = heads * task_.head_dim;
@@ -156,6 +155,7 @@ ForecastTotals ForecastLoss::Run(std::span<const int32_t> positions, const float
     Tile tile;
     tile.positions = positions.subspan(At(first), At(std::min<int64_t>(kTileRows, rows - first)));
     tile.head = static_cast<int>(head);
+    tile.queries = queries + first * task_.heads * task_.head_dim;
     tile.forecast = forecast + first * width + head * task_.head_dim;
     tile.gradient = gradient == nullptr ? nullptr : gradient + first * width + head * task_.head_dim;
     tile.results = results_.data() + first * heads + head;
@@ -178,7 +178,7 @@ void ForecastLoss::TeacherOfTile(const Tile& tile, Scratch* s) const {
   s->query.resize(At(rows * d));
   for (int g = 0; g < task_.group(); ++g) {
     for (int64_t r = 0; r < rows; ++r) {
-      const float* q = q_ + tile.positions[At(r)] * q_stride_ + (tile.head * task_.group() + g) * d;
+      const float* q = tile.queries + (r * task_.heads + tile.head * task_.group() + g) * d;
       for (int64_t c = 0; c < d; ++c) s->query[At(r * d + c)] = q[c] * scale;
     }
     kernels_.product(s->query.data(), d, rows, keys, d, n, s->z.data(), n);

@@ -32,14 +32,15 @@ class ForecastLoss {
   // `pool` outlives this.
   ForecastLoss(const ForecastTask& task, ThreadPool* pool, const ForecastKernels& kernels = BestForecastKernels());
 
-  // The target layer's queries and keys of one sequence: q [length, Hq * D] and k [length, Hkv * D], rows q_stride and
-  // k_stride apart, in the space the layer selects in. q must stay valid until the next call; k is copied.
-  void SetSequence(const float* q, int64_t q_stride, const float* k, int64_t k_stride, int64_t length);
+  // The target layer's keys of one sequence [length, Hkv * D], rows k_stride apart, in the space the layer selects in
+  // (turned by RoPE, or not where the model selects without it). They are copied.
+  void SetKeys(const float* k, int64_t k_stride, int64_t length);
 
-  // forecast [rows, Hkv * D] for ascending positions inside the sequence. gradient, where not null, receives the
-  // derivative of the SUM of the rows' and heads' losses by every entry of forecast.
-  // Memory: O(threads * 16 * teacher keys), nothing that grows with rows * units.
-  ForecastTotals Run(std::span<const int32_t> positions, const float* forecast, float* gradient);
+  // For rows at ascending positions inside the sequence: the target layer's queries [rows, Hq * D] (in the same space)
+  // and the Forecast [rows, Hkv * D]. gradient, where not null, receives the derivative of the SUM of the rows' and
+  // heads' losses by every entry of the Forecast. Memory: O(threads * 16 * teacher keys), nothing that grows with
+  // rows * units.
+  ForecastTotals Run(std::span<const int32_t> positions, const float* queries, const float* forecast, float* gradient);
 
  private:
   struct Scratch {
@@ -53,6 +54,7 @@ class ForecastLoss {
   struct Tile {
     std::span<const int32_t> positions;
     int head = 0;
+    const float* queries = nullptr;   // of the tile's first row, all heads
     const float* forecast = nullptr;  // of the tile's first row and its head
     float* gradient = nullptr;
     PairResult* results = nullptr;  // stride kv_heads
@@ -68,8 +70,6 @@ class ForecastLoss {
   const ForecastTask task_;
   ThreadPool* pool_;
   const ForecastKernels& kernels_;
-  const float* q_ = nullptr;
-  int64_t q_stride_ = 0;
   int64_t length_ = 0, units_ = 0, teacher_keys_ = 0;
   std::vector<Panels> unit_panels_;     // [Hkv] of [D, units]: for scores
   std::vector<Panels> unit_columns_;    // [Hkv] of [units, D]: for the gradient

@@ -28,12 +28,16 @@ Fast RunFast(const GoldenCase& g, const std::vector<int32_t>& positions, int thr
   const auto k = Floats(g.k);
   const auto f = Floats(g.forecast);
   const int64_t width = static_cast<int64_t>(g.task.kv_heads) * g.task.head_dim;
-  loss.SetSequence(q.data(), static_cast<int64_t>(g.task.heads) * g.task.head_dim, k.data(), width, g.length);
-  std::vector<float> rows;
-  for (const int32_t p : positions) rows.insert(rows.end(), f.begin() + p * width, f.begin() + (p + 1) * width);
+  const int64_t q_width = static_cast<int64_t>(g.task.heads) * g.task.head_dim;
+  loss.SetKeys(k.data(), width, g.length);
+  std::vector<float> rows, queries;
+  for (const int32_t p : positions) {
+    rows.insert(rows.end(), f.begin() + p * width, f.begin() + (p + 1) * width);
+    queries.insert(queries.end(), q.begin() + p * q_width, q.begin() + (p + 1) * q_width);
+  }
   Fast out;
   out.gradient.assign(rows.size(), -1.0f);
-  out.totals = loss.Run(positions, rows.data(), out.gradient.data());
+  out.totals = loss.Run(positions, queries.data(), rows.data(), out.gradient.data());
   return out;
 }
 

@@ -160,7 +160,11 @@ TEST(ForecastReference, ModelTeacherIsTheForwardsSelection) {
     const ForecastTask& t = g.task;
     const auto blocks = static_cast<int>((g.length + t.block_tokens - 1) / t.block_tokens);
     RefBackend backend;
-    KvView kv{nullptr, 0, DType::kF32, t.block_tokens, t.kv_heads, t.head_dim};
+    KvView kv;
+    kv.dtype = DType::kF32;
+    kv.block_tokens = t.block_tokens;
+    kv.num_kv_heads = kv.block_heads = t.kv_heads;
+    kv.head_dim = t.head_dim;
     kv.page_bytes = backend.KvPageBytes(kv);
     SummaryView summary;
     summary.kind = t.keys;

@@ -153,16 +153,26 @@ def main():
                 rows.append({"position": p, "head": h, "loss": loss.item(), "ids": ids, "gradient": grad.tolist()})
         out["cases"].append({**c, "rows": rows})
 
-    # The whole chain: hidden rows, a projection, RoPE, the loss; the gradient of the mean by the projection.
-    c = base(length=700, top_k=8, local=2)
-    k, q = tensor((700, 2, 8), 1, 2), tensor((700, 8, 8), 3, 2)
-    hidden, weight = tensor((700, 6), 6, 2), tensor((16, 6), 7, 1).requires_grad_(True)
-    positions = list(range(401, 700, 23))
-    f = rope((hidden[positions] @ weight.T).reshape(-1, 2, 8), torch.tensor(positions), 100.0)
-    loss = sum(row_loss(c, q, k, f[i, h], p, h)[0] for i, p in enumerate(positions) for h in range(2))
-    loss = loss / (2 * len(positions))
+    # The whole chain: a layer's input, a projection, RoPE, the loss; the gradient of the mean over all rows.
+    c = base(length=500, top_k=5, local=1)
+    where = torch.arange(500)
+    k, q = rope(tensor((500, 2, 8), 1, 2), where, 100.0), rope(tensor((500, 8, 8), 3, 2), where, 100.0)
+    hidden, weight = tensor((500, 6), 6, 2), tensor((16, 6), 7, 1).requires_grad_(True)
+    f = rope((hidden @ weight.T).reshape(-1, 2, 8), where, 100.0)
+    loss = sum(row_loss(c, q, k, f[p, h], p, h)[0] for p in range(500) for h in range(2)) / 1000
     (grad,) = torch.autograd.grad(loss, weight)
-    out["chain"] = {**c, "theta": 100.0, "positions": positions, "loss": loss.item(), "gradient": grad.flatten().tolist()}
+    out["chain"] = {**c, "theta": 100.0, "loss": loss.item(), "gradient": grad.flatten().tolist()}
+
+    # Four steps of AdamW on two tensors whose gradients are clipped together.
+    tensors = [tensor((5,), 31, 2).requires_grad_(True), tensor((3,), 32, 2).requires_grad_(True)]
+    optimiser = torch.optim.AdamW(tensors, lr=0.1, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.01)
+    norms = []
+    for step in range(4):
+        for i, t in enumerate(tensors):
+            t.grad = tensor((len(t),), 40 + 2 * step + i, 0.2 + step)
+        norms.append(float(torch.nn.utils.clip_grad_norm_(tensors, 0.5)))
+        optimiser.step()
+    out["adamw"] = {"norms": norms, "weights": [t.tolist() for t in tensors]}
     print(json.dumps(out, indent=1))
 
 
