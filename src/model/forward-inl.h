@@ -294,6 +294,7 @@ class Forward final : public ModelRunner {
       b_.RmsNorm({q, q, w.q_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.heads, c_.head_dim, eps});
       b_.RmsNorm({k, k, w.k_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.kv_heads, c_.head_dim, eps});
     }
+    if (o_.observe_layer) Observe(l, t);
     const bool score_first = Selects(static_cast<size_t>(l)) && ScoresUnrotated();
     if (score_first) {
       RotateKeys(k, t);
@@ -389,6 +390,14 @@ class Forward final : public ModelRunner {
     b_.Select(s);
   }
 
+  void Observe(int l, int t) {
+    observed_hidden_.resize(static_cast<size_t>(t) * static_cast<size_t>(c_.hidden));
+    observed_qkv_.resize(static_cast<size_t>(t) * static_cast<size_t>(qkv_width_));
+    b_.CopyOut(h_, 0, std::as_writable_bytes(std::span(observed_hidden_)));
+    b_.CopyOut(qkv_, 0, std::as_writable_bytes(std::span(observed_qkv_)));
+    o_.observe_layer({l, t, observed_hidden_.data(), observed_qkv_.data(), qkv_width_});
+  }
+
   void FeedForward(int l, int t) {
     const auto& w = w_.layers[static_cast<size_t>(l)];
     auto* x = x_.template as<float>();
@@ -470,6 +479,7 @@ class Forward final : public ModelRunner {
   bool forecast_rotated_ = true;
   Buffer forecast_rows_[2];  // [T, Hkv * D], of even and odd targets
   std::vector<float> host_logits_;
+  std::vector<float> observed_hidden_, observed_qkv_;
 };
 
 // Weights and backend of one loaded model.

@@ -3,6 +3,7 @@
 #define FARSIGHT_MODEL_RUNNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,6 +46,15 @@ struct StepResult {
   std::vector<LayerLists> lists;
 };
 
+// What a layer computed for the rows of a step, copied to host memory; valid during the call.
+struct LayerRows {
+  int layer = 0;
+  int num_rows = 0;               // T
+  const float* hidden = nullptr;  // [T, hidden]: the attention's input, after its norm
+  const float* qkv = nullptr;     // [T, Hq * D queries, then keys, then values]: before RoPE
+  int64_t qkv_width = 0;          // floats of a row of qkv
+};
+
 struct RunnerOptions {
   int64_t context_tokens = 0;  // longest sequence
   int max_rows = 0;
@@ -54,6 +64,8 @@ struct RunnerOptions {
   DType kv_dtype = DType::kF16;
   AttentionPlan plan;
   const Forecast* forecast = nullptr;  // for sources kForecast; read while the runner is made
+  // Called for every layer of a step, in order; for training on a frozen model. Copies make such a step slower.
+  std::function<void(const LayerRows&)> observe_layer = {};
 };
 
 class ModelRunner {
