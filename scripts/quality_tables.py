@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adds up JSON results of `farsight eval` over seeds and prints markdown tables.
+"""Adds up JSON results of `farsight eval` over seeds and prints markdown tables. A seed counts once.
 
     quality_tables.py FOLDER            needle and other retrieval grids, and comparisons with dense, of all *.json files
     quality_tables.py FOLDER --csv      the summed cells, one a line
@@ -29,6 +29,20 @@ def wilson(hits, n):
 
 def load(folder):
     cells, comparisons, paired = collections.defaultdict(lambda: [0, 0, 0.0, 0, 0]), [], {}
+    for row in distinct(folder, comparisons):
+        key = tuple(row[k] for k in KEY)
+        sums = cells[key]
+        for i, name in enumerate(("n", "right", "answer_share", "blocks_read", "blocks_held")):
+            sums[i] += row[name] * (row["n"] if name == "answer_share" else 1)
+        if row["n"] == 1:
+            sample = (row["model"], row["task"], row["form"], row["length"], row["axis"], row["seed"])
+            paired.setdefault(sample, {})[key[3:6]] = row["right"]
+    return cells, comparisons, paired
+
+
+def distinct(folder, comparisons):
+    """Rows of retrieval tasks; of a cell that several files hold for one seed, the one with the most samples."""
+    best = {}
     for path in sorted(pathlib.Path(folder).glob("**/*.json")):
         text = path.read_text()
         if not text.strip():
@@ -39,14 +53,10 @@ def load(folder):
             if "task" not in row:
                 continue
             row["axis"] = next(row[a] for a in AXES if a in row)
-            key = tuple(row[k] for k in KEY)
-            sums = cells[key]
-            for i, name in enumerate(("n", "right", "answer_share", "blocks_read", "blocks_held")):
-                sums[i] += row[name] * (row["n"] if name == "answer_share" else 1)
-            if row["n"] == 1:
-                sample = (row["model"], row["task"], row["form"], row["length"], row["axis"], row["seed"])
-                paired.setdefault(sample, {})[key[3:6]] = row["right"]
-    return cells, comparisons, paired
+            key = tuple(row[k] for k in KEY) + (row["seed"],)
+            if key not in best or best[key]["n"] < row["n"]:
+                best[key] = row
+    return best.values()
 
 
 def label(attention, blocks, bits):
