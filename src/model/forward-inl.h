@@ -33,6 +33,7 @@ class Forward final : public ModelRunner {
     limits.max_seqs = o_.max_seqs;
     limits.max_blocks = max_blocks_;
     limits.max_width = std::max({c_.hidden, c_.ffn, static_cast<int>(q_width_)});
+    limits.max_precise = c_.vocab;
     limits.num_heads = c_.heads;
     limits.num_kv_heads = cached_heads_;
     limits.head_dim = c_.head_dim;
@@ -258,11 +259,11 @@ class Forward final : public ModelRunner {
   }
 
   void Apply(const Linear<Matrix>& linear, const float* in, int64_t in_stride, float* out, int64_t out_stride, int rows,
-             double alpha, bool accumulate) {
+             double alpha, bool accumulate, bool precise = false) {
     for (const auto& part : linear.parts) {
       const float* bias = linear.bias.empty() ? nullptr : linear.bias.template as<float>() + part.first_row;
       b_.MatMul({&part.matrix, in, out + part.first_row, bias, in_stride, out_stride, rows, static_cast<float>(alpha),
-                 accumulate});
+                 accumulate, precise});
     }
   }
 
@@ -420,9 +421,10 @@ class Forward final : public ModelRunner {
     }
     auto* logits = logits_.template as<float>();
     if (w_.output.parts.empty()) {
-      b_.MatMul({&w_.embedding, h, logits, nullptr, c_.hidden, c_.vocab, n, static_cast<float>(c_.logit_scale), false});
+      b_.MatMul(
+          {&w_.embedding, h, logits, nullptr, c_.hidden, c_.vocab, n, static_cast<float>(c_.logit_scale), false, true});
     } else {
-      Apply(w_.output, h, c_.hidden, logits, c_.vocab, n, c_.logit_scale, false);
+      Apply(w_.output, h, c_.hidden, logits, c_.vocab, n, c_.logit_scale, false, true);
     }
     const std::span<float> out(host_logits_.data(), static_cast<size_t>(n * c_.vocab));
     b_.CopyOut(logits_, 0, std::as_writable_bytes(out));

@@ -111,6 +111,9 @@ struct MatMulParams {
   int num_rows = 0;
   float alpha = 1.0f;
   bool accumulate = false;
+  // For the product whose rounding shows most, that of the logits: a backend that rounds inputs to few bits adds a
+  // second product with what the rounding lost. Not with accumulate.
+  bool precise = false;
 };
 
 // For each row and each of `groups` consecutive runs of `dim` values: out = in / sqrt(mean(in^2) + eps) * weight.
@@ -251,10 +254,11 @@ struct CopyBlockParams {
 
 // Upper bounds for the scratch memory of ops; a step allocates nothing.
 struct OpLimits {
-  int max_rows = 0;    // T
-  int max_seqs = 0;    // S
-  int max_blocks = 0;  // NB
-  int max_width = 0;   // widest input of a MatMul
+  int max_rows = 0;         // T
+  int max_seqs = 0;         // S
+  int max_blocks = 0;       // NB
+  int max_width = 0;        // widest input of a MatMul
+  int64_t max_precise = 0;  // most outputs of a precise MatMul
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;

@@ -13,6 +13,8 @@ namespace farsight {
 namespace {
 
 constexpr int kMaxThreads = 1024;
+// Rows of a precise product at once; each is two, and a tile holds twice as many.
+constexpr int kPreciseRows = kMaxTileRows / 2;
 // Work of an op, in values touched, below which a fork-join costs more than it saves.
 constexpr int64_t kMinParallelValues = 16 * 1024;
 // A block of rows is multiplied by every panel of a task before the next one, so its activations should stay in the
@@ -144,6 +146,15 @@ Status CpuBackend::Reserve(const OpLimits& limits) {
   if (bytes > scratch_.size()) {
     FS_ASSIGN_OR_RETURN(scratch_, AllocateHost(bytes));
   }
+  if (limits.max_precise > max_precise_ || limits.max_width > precise_width_) {
+    max_precise_ = std::max(max_precise_, limits.max_precise);
+    precise_width_ = std::max(precise_width_, limits.max_width);
+    const size_t widest = static_cast<size_t>(CeilDiv(precise_width_, kBlockInputs));
+    FS_ASSIGN_OR_RETURN(precise_in_,
+                        AllocateHost(widest * (2 * kPreciseRows * sizeof(QuantBlock) + kBlockInputs * sizeof(float))));
+    FS_ASSIGN_OR_RETURN(precise_out_,
+                        AllocateHost(2 * kPreciseRows * static_cast<size_t>(max_precise_) * sizeof(float)));
+  }
   return attention_->Reserve(limits);
 }
 
@@ -165,6 +176,7 @@ void CpuBackend::MatMul(const MatMulParams<CpuMatrix>& p) {
              p.in_stride * static_cast<int64_t>(sizeof(float)));
     return;
   }
+  if (p.precise && p.weight->rows() <= max_precise_) return MultiplyPrecisely(p);
   const int64_t cols = p.weight->cols();
   const int64_t row_bytes = cols / kBlockInputs * static_cast<int64_t>(sizeof(QuantBlock));
   FS_CHECK(static_cast<int64_t>(scratch_.size()) >= row_bytes, "Reserve saw the widest product");
@@ -180,6 +192,46 @@ void CpuBackend::MatMul(const MatMulParams<CpuMatrix>& p) {
       for (int t = begin; t < end; ++t) kernels_->quantise(part.in + t * p.in_stride, cols, codes + t * row_bytes);
     });
     Multiply(*pool_, *kernels_, part, codes, row_bytes);
+  }
+}
+
+void CpuBackend::MultiplyPrecisely(const MatMulParams<CpuMatrix>& p) {
+  const int64_t cols = p.weight->cols();
+  const int64_t outputs = p.weight->rows();
+  const int64_t row_bytes = cols / kBlockInputs * static_cast<int64_t>(sizeof(QuantBlock));
+  auto* codes = precise_in_.as<uint8_t>();
+  auto* lost = reinterpret_cast<float*>(codes + 2 * kPreciseRows * row_bytes);
+  auto* sums = precise_out_.as<float>();
+  for (int first = 0; first < p.num_rows; first += kPreciseRows) {
+    const int rows = std::min(kPreciseRows, p.num_rows - first);
+    for (int t = 0; t < rows; ++t) {
+      const float* in = p.in + (first + t) * p.in_stride;
+      uint8_t* rounded = codes + 2 * t * row_bytes;
+      kernels_->quantise(in, cols, rounded);
+      for (int64_t b = 0; b < cols / kBlockInputs; ++b) {
+        QuantBlock block;
+        std::memcpy(&block, rounded + b * static_cast<int64_t>(sizeof(QuantBlock)), sizeof(QuantBlock));
+        for (int64_t i = 0; i < kBlockInputs; ++i) {
+          const int64_t at = b * kBlockInputs + i;
+          lost[at] = in[at] - block.scale * static_cast<float>(block.codes[i]);
+        }
+      }
+      kernels_->quantise(lost, cols, rounded + row_bytes);
+    }
+    MatMulParams<CpuMatrix> both = p;
+    both.precise = false;
+    both.bias = nullptr;
+    both.num_rows = 2 * rows;
+    both.out = sums;
+    both.out_stride = outputs;
+    Multiply(*pool_, *kernels_, both, codes, row_bytes);
+    for (int t = 0; t < rows; ++t) {
+      float* out = p.out + (first + t) * p.out_stride;
+      const float* sum = sums + 2 * t * outputs;
+      for (int64_t j = 0; j < outputs; ++j) {
+        out[j] = sum[j] + sum[outputs + j] + (p.bias == nullptr ? 0.0f : p.alpha * p.bias[j]);
+      }
+    }
   }
 }
 

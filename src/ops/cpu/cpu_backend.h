@@ -53,7 +53,14 @@ class CpuBackend {
   const OpKernels* kernels_;
   std::unique_ptr<ThreadPool> pool_;
   std::unique_ptr<CpuAttention> attention_;
-  Buffer scratch_;  // activations quantised for integer products
+  // Rows rounded twice: what the first rounding lost is a row of its own, beside it.
+  void MultiplyPrecisely(const MatMulParams<CpuMatrix>& p);
+
+  Buffer scratch_;      // activations quantised for integer products
+  Buffer precise_in_;   // [kPreciseRows][2] rows quantised, then one row of what was lost
+  Buffer precise_out_;  // [kPreciseRows][2] rows of outputs
+  int64_t max_precise_ = 0;
+  int precise_width_ = 0;
 };
 static_assert(Backend<CpuBackend>);
 

@@ -126,6 +126,7 @@ class MatMul : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
     OpLimits limits;
     limits.max_rows = max_rows;
     limits.max_width = 1024;
+    limits.max_precise = 256;
     limits.num_heads = limits.num_kv_heads = 1;
     limits.head_dim = 64;
     limits.max_seqs = limits.max_blocks = 1;
@@ -134,8 +135,8 @@ class MatMul : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
   }
 
   template <typename B>
-  std::vector<float> Run(B& backend, const typename B::Matrix& w, const std::vector<float>& in, int rows,
-                         int first = 0) {
+  std::vector<float> Run(B& backend, const typename B::Matrix& w, const std::vector<float>& in, int rows, int first = 0,
+                         bool precise = false) {
     std::vector<float> out(static_cast<size_t>(rows * w.rows()), 7.0f);
     MatMulParams<typename B::Matrix> p;
     p.weight = &w;
@@ -144,6 +145,7 @@ class MatMul : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
     p.in_stride = cols_;
     p.out_stride = w.rows();
     p.num_rows = rows;
+    p.precise = precise;
     backend.MatMul(p);
     return out;
   }
@@ -178,6 +180,30 @@ TEST_P(MatMul, AgreesWithTheReferenceWithinTheQuantisationOfInputs) {
         }
       }
     }
+  }
+}
+
+TEST_P(MatMul, APreciseProductLosesAHundredTimesLess) {
+  const Weight weight = MakeWeight(type_, 131, cols_, 5);
+  const std::vector<float> in = Gaussian(static_cast<size_t>(11 * cols_), 3);
+  RefBackend ref;
+  const auto rw = ref.PrepareMatrix({&weight.view, 1});
+  auto backend = Make(2, isa_);
+  const auto w = backend->PrepareMatrix({&weight.view, 1});
+  ASSERT_TRUE(w.ok() && rw.ok());
+  const std::vector<float> want = Run(ref, *rw, in, 11);
+  const std::vector<float> rough = Run(*backend, *w, in, 11);
+  const std::vector<float> precise = Run(*backend, *w, in, 11, 0, true);
+  double rough_error = 0, precise_error = 0, magnitude = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    rough_error += std::abs(rough[i] - want[i]);
+    precise_error += std::abs(precise[i] - want[i]);
+    magnitude += std::abs(want[i]);
+  }
+  EXPECT_LE(precise_error, 0.01 * rough_error + 3e-6 * magnitude);
+  for (const int rows : {1, 2, 4, 5, 9}) {
+    const std::vector<float> some = Run(*backend, *w, in, rows, 11 - rows, true);
+    EXPECT_EQ(0, std::memcmp(some.data(), precise.data() + (11 - rows) * 131, some.size() * sizeof(float))) << rows;
   }
 }
 
