@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 namespace farsight {
 namespace {
@@ -102,13 +103,16 @@ StatusOr<UniqueFd> NewFile::Publish() {
 }
 
 Status LockForWriting(const UniqueFd& fd, const std::string& path) {
-  int result;
-  do {
-    result = flock(fd.get(), LOCK_EX | LOCK_NB);
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return OkStatus();
-  if (errno == EWOULDBLOCK) return Unavailable("'" + path + "' is being written by another process or session");
-  return StatusFromErrno("cannot lock '" + path + "'", errno);
+  // The system closes the files of a killed process a moment after its death: that is no other writer.
+  constexpr int kAttempts = 50;
+  constexpr timespec kPause = {0, 10'000'000};
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return OkStatus();
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return StatusFromErrno("cannot lock '" + path + "'", errno);
+    (void)nanosleep(&kPause, nullptr);
+  }
+  return Unavailable("'" + path + "' is being written by another process or session");
 }
 
 }  // namespace farsight

@@ -65,7 +65,7 @@ class NewFile {
 };
 
 // Excludes a second writer, in this process or another, until the descriptor is closed. Readers need no lock.
-// kUnavailable when another holds it.
+// kUnavailable when another holds it for longer than half a second.
 Status LockForWriting(const UniqueFd& fd, const std::string& path);
 
 }  // namespace farsight

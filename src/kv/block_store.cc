@@ -62,6 +62,15 @@ void BlockStore::AddGroup(uint64_t offset) {
   states_.resize(states_.size() + static_cast<size_t>(g_.group_blocks), 0);
 }
 
+void BlockStore::Restart(uint64_t end, const std::vector<uint64_t>& groups) {
+  FS_CHECK(used_ == 0, "a store in use is not restarted");
+  end_ = end;
+  groups_.clear();
+  states_.clear();
+  next_ = 0;
+  for (const uint64_t g : groups) AddGroup(g);
+}
+
 StatusOr<int32_t> BlockStore::Allocate() {
   FS_CHECK(!read_only_, "a read-only store allocates nothing");
   const int32_t n = num_blocks();

@@ -55,6 +55,7 @@ class BlockStore {
   void Release(int32_t block);
   // Marks a block that a session on disk refers to as in use by this process too.
   void Use(int32_t block);
+  bool InUse(int32_t block) const { return (states_[static_cast<size_t>(block)] & kUsed) != 0; }
   bool Writable(int32_t block) const { return !read_only_ && (states_[static_cast<size_t>(block)] & kCommitted) == 0; }
 
   uint64_t PageOffset(int32_t block, int32_t layer, int32_t head) const;
@@ -62,6 +63,8 @@ class BlockStore {
 
   // Sessions only. Committed blocks belong to the state on disk: nothing writes to them until a later commit lets go.
   void AddGroup(uint64_t offset);
+  // Nothing is in use but `groups` and what lies before `end`.
+  void Restart(uint64_t end, const std::vector<uint64_t>& groups);
   void SetCommitted(const std::vector<int32_t>& blocks);
   // Bytes at the end of the file for anything else; aligned.
   StatusOr<uint64_t> TakeSpace(uint64_t bytes);

@@ -398,10 +398,10 @@ TEST(KvTiers, NeighboursOfAListAreOneRead) {
   ToyModel model(shape, 24, std::move(file));
   ToySequence a = model.NewSequence();
   for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(model.Step({{&a, ToyTokens(4, i)}}).ok());
+  ASSERT_TRUE(model.tiers->Flush(a.cache.blocks()).ok()) << "so that every page may leave";
   std::vector<int32_t> filler, list;
-  for (int32_t b = 8; b < 18; ++b)
-    filler.insert(filler.end(),
-                  {a.cache.blocks()[static_cast<size_t>(b)] * 2, a.cache.blocks()[static_cast<size_t>(b)] * 2 + 1});
+  for (const int32_t b : a.cache.blocks().subspan(8)) filler.insert(filler.end(), {b * 2, b * 2 + 1});
+  ASSERT_EQ(filler.size(), 24u) << "all of memory";
   auto ticket = model.tiers->Request(0, filler);
   ASSERT_TRUE(ticket.ok() && model.tiers->Wait(*ticket).ok());
   model.tiers->Finish(*ticket);

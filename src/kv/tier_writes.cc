@@ -221,6 +221,9 @@ Status KvTiers::ReadBlock(int32_t block, std::byte* out) {
 Status KvTiers::Move(int32_t block, int32_t store) {
   const BlockPlace from = PlaceOf(block);
   if (from.store == store) return OkStatus();
+  if (stores_[static_cast<size_t>(store)]->read_only()) {
+    return InvalidArgument("'" + stores_[static_cast<size_t>(store)]->file().path() + "' was opened for reading");
+  }
   if (from.store != 0) {
     return Unavailable("KV block " + std::to_string(block) + " lives in '" +
                        stores_[static_cast<size_t>(from.store)]->file().path() +

@@ -250,8 +250,13 @@ Status KvTiers::Begin(int32_t block, int32_t store) {
 Status KvTiers::Adopt(int32_t block, BlockPlace place, std::span<const uint64_t> sums) {
   const auto lanes = static_cast<size_t>(o_.layers) * static_cast<size_t>(o_.heads);
   FS_CHECK(sums.size() == lanes, "an adopted block has a checksum for every layer and head");
+  BlockStore& store = *stores_[static_cast<size_t>(place.store)];
+  if (store.InUse(place.file_block)) {
+    return Unavailable("block " + std::to_string(place.file_block) + " of '" + store.file().path() +
+                       "' belongs to another sequence already");
+  }
   Drop(block);
-  stores_[static_cast<size_t>(place.store)]->Use(place.file_block);
+  store.Use(place.file_block);
   ++store_blocks_[static_cast<size_t>(place.store)];
   PlaceOf(block) = place;
   for (size_t i = 0; i < lanes; ++i) {

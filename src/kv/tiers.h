@@ -119,7 +119,8 @@ class KvTiers {
   Status Follow(const BlockPool& pool);
   // A fresh block id without content, to be written to `store`. Whatever the id held before is dropped.
   Status Begin(int32_t block, int32_t store = 0);
-  // A block whose content is in a store already: `sums` are the checksums [layers, heads] of its pages.
+  // A block whose content is in a store already (kUnavailable: another block has that place): `sums` are the checksums
+  // [layers, heads] of its pages.
   Status Adopt(int32_t block, BlockPlace place, std::span<const uint64_t> sums);
   // The id's last owner left: its slots and its place in the file are free. Nothing when it is not begun.
   void Drop(int32_t block);

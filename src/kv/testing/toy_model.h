@@ -71,6 +71,7 @@ class ToyModel {
       if (!seq->cache.Append(tokens, &copies)) return ResourceExhausted("the block pool is full");
     }
     FS_RETURN_IF_ERROR(tiers->Follow(pool));
+    FS_RETURN_IF_ERROR(BeginFresh(work));
     tiers->BeginStep();
     for (int32_t l = 0; l < shape.layers; ++l) {
       for (const BlockCopy& copy : copies) FS_RETURN_IF_ERROR(Copy(l, copy));
@@ -119,6 +120,7 @@ class ToyModel {
   ToyShape shape;
   BlockPool pool;
   bool lookahead = true;
+  int32_t home = 0;  // store of fresh blocks
 
  private:
   Buffer memory_;  // outlives the tiers
@@ -141,6 +143,18 @@ class ToyModel {
   Status ReopenLast(SequenceCache* cache) {
     if (cache->length() % shape.block_tokens == 0 || pool.Shared(cache->blocks().back())) return OkStatus();
     return tiers->Reopen(cache->blocks().back());
+  }
+
+  Status BeginFresh(const Work& work) {
+    for (const auto& [seq, tokens] : work) {
+      const int64_t first = seq->cache.length() - static_cast<int64_t>(tokens.size());
+      const auto blocks = seq->cache.blocks();
+      for (auto b = static_cast<size_t>((first + shape.block_tokens - 1) / shape.block_tokens); b < blocks.size();
+           ++b) {
+        if (home != 0) FS_RETURN_IF_ERROR(tiers->Begin(blocks[b], home));
+      }
+    }
+    return OkStatus();
   }
 
   Status Copy(int32_t layer, const BlockCopy& copy) {
