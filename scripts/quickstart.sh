@@ -37,4 +37,11 @@ ask() {
 }
 ask "dense attention" 2>&1
 ask "sparse decode: token sketches choose 24 blocks of 64 tokens" --attention sketch --top-k-blocks 24 2>&1
+say "the same book with our own block-sparse model, 35 M parameters, shipped here: it finds what a text states"
+needle='The code for silver lantern gate is 4719365.'
+haystack=$(mktemp)
+awk -v needle="$needle" -v at="$(($(wc -l <"$text") / 4))" '{ print } NR == at { print needle }' "$text" >"$haystack"
+printf '\n--- hidden after a quarter of the book: %s\n' "$needle"
+build/release/bin/farsight run -m nsa-35m -f "$haystack" -p "What is the code for silver lantern gate?" -n 40 2>&1
+rm -f "$haystack"
 say "done"

@@ -73,6 +73,7 @@ struct Completion {
   // Over all generated rows, layers and KV heads: blocks that existed, and blocks that attention read.
   int64_t blocks_held = 0;
   int64_t blocks_read = 0;
+  int64_t kv_bytes_read = 0;  // by these rows: keys and values of the blocks, a window's too, and summaries
   int preemptions = 0;
   // Speculative decoding: steps with a draft, tokens drafted in them, and those of them that were kept.
   int64_t draft_steps = 0;

@@ -114,7 +114,7 @@ class Bencher {
     }
     int done = 0;
     Generation g;
-    int64_t blocks_read = 0;
+    int64_t bytes_read = 0;
     int64_t rows = 0;
     for (auto& prompt : prompts) {
       Request r;
@@ -123,7 +123,7 @@ class Bencher {
       r.ignore_eos = true;
       auto id = engine_.Submit(std::move(r), [&](Completion c) {
         ++done;
-        blocks_read += c.blocks_read;
+        bytes_read += c.kv_bytes_read;
         rows += c.decode_steps;
       });
       FS_RETURN_IF_ERROR(id.ok() ? OkStatus() : id.status());
@@ -135,10 +135,7 @@ class Bencher {
       FS_RETURN_IF_ERROR(engine_.Step());
     }
     g.seconds = Now() - start;
-    const ModelInfo& m = model_.info();
-    const EngineStats s = engine_.stats();
-    const double page = 2.0 * s.attention.block_size * m.head_dim * 2;  // f16 keys and values of a block
-    g.kv_bytes = rows > 0 ? static_cast<double>(blocks_read) * page / static_cast<double>(rows) : 0;
+    g.kv_bytes = rows > 0 ? static_cast<double>(bytes_read) / static_cast<double>(rows) : 0;
     return g;
   }
 

@@ -96,6 +96,7 @@ Json ToJson(const Completion& c, const Model& model, const Engine& engine) {
   j["kv_bytes"] = c.kv_bytes;
   j["blocks_held"] = c.blocks_held;
   j["blocks_read"] = c.blocks_read;
+  j["kv_bytes_read"] = c.kv_bytes_read;
   j["attention"] = AttentionPolicyName(stats.attention.policy);
   j["top_k_blocks"] =
       stats.attention.policy == AttentionPolicy::kDense ? Json(nullptr) : Json(stats.attention.top_k_blocks);

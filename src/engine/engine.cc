@@ -301,8 +301,9 @@ void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row,
     const int64_t position = rows.first + i;
     if (position < decode_from) continue;
     const int64_t visible = position / plan.options.block_size + 1;
+    const int64_t dense = visible * kv_heads * (layers - static_cast<int64_t>(result.lists.size()));
+    int64_t read = dense;
     job->completion.blocks_held += visible * layers * kv_heads;
-    job->completion.blocks_read += visible * kv_heads * (layers - static_cast<int64_t>(result.lists.size()));
     const size_t row = static_cast<size_t>(first_row) + static_cast<size_t>(i);
     size_t next = 0;  // of result.lists
     for (int l = 0; l < static_cast<int>(layers); ++l) {
@@ -312,7 +313,7 @@ void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row,
         for (int h = 0; h < kv_heads; ++h) {
           const size_t pair = row * static_cast<size_t>(kv_heads) + static_cast<size_t>(h);
           const int32_t count = list.counts[pair];
-          job->completion.blocks_read += count < 0 ? visible : count;
+          read += count < 0 ? visible : count;
           if (count >= 0 && !list.ids.empty()) {
             trace.dense = false;
             trace.blocks.push_back(
@@ -321,6 +322,18 @@ void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row,
         }
       }
       if (job->request.on_blocks && i < kept) job->request.on_blocks(trace);
+    }
+    job->completion.blocks_read += read;
+    const int64_t window = model->impl().config.nsa.window;  // of a branch of its own
+    if (window > 0) {
+      const int64_t first = std::max<int64_t>(0, position - window + 1) / plan.options.block_size;
+      read += (visible - first) * kv_heads * layers;
+    }
+    job->completion.kv_bytes_read += read * runner->page_bytes();
+    // Pooled keys and sketches need not be read where every block is chosen anyway; compressed keys are attended to.
+    if (visible > plan.top_k || plan.summary.kind == SummaryKind::kCompressed) {
+      job->completion.kv_bytes_read +=
+          visible * kv_heads * static_cast<int64_t>(result.lists.size()) * runner->summary_bytes();
     }
   }
 }

@@ -49,6 +49,14 @@ class Forward final : public ModelRunner {
   }
 
   int max_blocks() const override { return max_blocks_; }
+  int64_t page_bytes() const override { return static_cast<int64_t>(kv_[0].view.page_bytes); }
+  int64_t summary_bytes() const override {
+    int64_t bytes = 0;
+    for (size_t l = 0; l < kv_.size(); ++l) {
+      if (Selects(l)) bytes = static_cast<int64_t>(kv_[l].summary.page_bytes);
+    }
+    return bytes;
+  }
   int64_t bytes_per_block() const override {
     int64_t bytes = 0;
     for (size_t l = 0; l < kv_.size(); ++l) {

@@ -73,6 +73,8 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
   virtual Status Step(const Batch& batch, StepResult* result) = 0;
   virtual int max_blocks() const = 0;           // row length of block tables
+  virtual int64_t page_bytes() const = 0;       // keys and values of one block, layer and KV head
+  virtual int64_t summary_bytes() const = 0;    // its summary, in a layer that selects; 0: none selects
   virtual int64_t bytes_per_block() const = 0;  // keys, values and summaries of one block over all layers
 };
 
