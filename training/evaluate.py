@@ -18,6 +18,7 @@ import checkpoint
 import model
 from retrieval import Generator, Vocabulary, load_tokens
 
+QUANTISED = ('emb', 'wq', 'wk', 'wv', 'wo', 'wi', 'wd')
 DEPTHS = [0.0, 0.25, 0.5, 0.75, 0.95]
 STARTS = [0, 8, 16, 24, 32, 48, 64, 128, 256]  # tokens before the statement
 PROMPTS = ['The list of supported options is', 'func (s *Server) ', 'In this chapter we describe how the query planner',
@@ -34,6 +35,13 @@ def wilson(hits, n):
     return [round(max(0.0, centre - half), 4), round(min(1.0, centre + half), 4)]
 
 
+def rounded_again(value):
+    """The values rounded to int8 once more, in blocks shifted by half a block: an error like that of the first rounding."""
+    blocks = torch.roll(value, 16, -1).reshape(-1, 32)
+    scale = (blocks.abs().amax(1, keepdim=True) / 127).half().float().clamp(min=1e-8)
+    return torch.roll(((blocks / scale).round() * scale).reshape(value.shape), -16, -1)
+
+
 class Evaluation:
     def __init__(self, a):
         self.device = 'cuda' if torch.cuda.is_available() else 'cpu'
@@ -45,8 +53,10 @@ class Evaluation:
             self.domains = json.load(file)['domains']
         self.result, self.started = dict(weights=a.weights, config=self.net.c.to_dict()), time.time()
 
-    def load(self, path):
+    def load(self, path, again=False):
         config, state = checkpoint.load(path)
+        if again:
+            state = {k: rounded_again(v) if v.ndim >= 2 and v.shape[-1] % 32 == 0 and k in QUANTISED else v for k, v in state.items()}
         net = model.Net(model.Config(**config))
         net.load_state_dict(state)
         return net.to(self.device).eval()
@@ -178,6 +188,7 @@ def main():
     p.add_argument('--draft', default='')
     p.add_argument('--full', default='', help='the weights before quantisation: their bits per byte too')
     p.add_argument('--lengths', default='1024:200,4096:200,8192:200,16384:200,32768:100,65536:40', help='T:n a depth')
+    p.add_argument('--again', action='store_true', help='bits per byte after one more rounding, where --full is lost')
     p.add_argument('--starts', default='', help='T:n of needles by their first token, "" for none')
     p.add_argument('--bpb', default='2048,8192,32768')
     p.add_argument('--bpb-tokens', type=int, default=1 << 20)
@@ -200,11 +211,11 @@ def main():
     for T, n in starts:
         for form in ('completion', 'question'):
             parts.append(('start %s %d' % (form, T), lambda T=T, n=n, form=form: e.needles(T, form, n, depths=STARTS)))
-    if a.full:
-        full = e.load(a.full)
+    if a.full or a.again:
+        full, label = (e.load(a.full), 'unquantised') if a.full else (e.load(a.weights, again=True), 'rounded again')
         for kind in ('prose', 'code'):
             for T in [int(v) for v in a.bpb.split(',') if v][:2]:
-                parts.append(('unquantised %s %d' % (kind, T), lambda T=T, kind=kind: e.bits_per_byte(T, kind, full)))
+                parts.append(('%s %s %d' % (label, kind, T), lambda T=T, kind=kind: e.bits_per_byte(T, kind, full)))
     longest = [T for T, _ in lengths if T <= 16384][-2:]
     if arch in ('nsa', 'infllm'):
         for T in longest:

@@ -61,7 +61,8 @@ def training_of(name, number, log, data):
            '| step | context | tokens, M | loss of text, nats | needle accuracy | stated at the start | copy | list | tokens/s |',
            '| --- | --- | --- | --- | --- | --- | --- | --- | --- |']
     points = [r for r in log if 'text' in r]
-    for r in points[::max(1, len(points) // 14)] + points[-1:]:
+    step = max(1, len(points) // 14)
+    for r in points[::step] + (points[-1:] if (len(points) - 1) % step else []):
         out.append('| %d | %s | %.0f | %.3f | %s | %d |' % (r['step'], r['T'], r['tokens'] / 1e6, r['text'], ' | '.join(
             r[k].split('/')[0] if k in r else '-' for k in ('needle', 'start', 'copy', 'list')), r['tokens_per_s']))
     return out + ['']
@@ -72,7 +73,7 @@ def goals_of(name, result):
     out = ['## Goals', '', '| goal | measured | met |', '| --- | --- | --- |']
 
     def line(goal, measured, met):
-        out.append('| %s | %s | %s |' % (goal, measured, 'yes' if met else 'no'))
+        out.append('| %s | %s | %s |' % (goal, measured, 'not known' if met is None else 'yes' if met else 'no'))
 
     needles = [r for key, r in result.items() if key.startswith('needle')]
     means = {}
@@ -90,7 +91,9 @@ def goals_of(name, result):
         'up to 16K' if high == 16384 else '32K', 100 * means['question', high], 100 * means['completion', high]) for high in (16384, 32768)),
         all(means['question', high] >= means['completion', high] for high in (16384, 32768)))
     off = [r for key, r in result.items() if key.startswith(('control selected off', 'control forced'))]
-    if off:
+    if not off:
+        line('without free selection nothing beyond the window is found', 'not measured on these weights', None)
+    else:
         worst = max(v for r in off for v, d in zip(r['exact'], r['depths']) if d > 0 or name == 'nsa')
         line('without free selection nothing beyond the window is found', 'at most %.1f %%' % (100 * worst), worst <= 0.02)
     for kind in ('prose', 'code'):
@@ -99,33 +102,44 @@ def goals_of(name, result):
     deltas = [abs(result['bpb %s %d' % (r['kind'], r['T'])]['all'] - r['all']) for key, r in result.items() if key.startswith('unquantised')]
     if deltas:
         line('Q8_0 within 0.002 bits per byte of the unquantised weights (same bf16 products)', 'largest difference %.4f' % max(deltas), max(deltas) <= 0.002)
+    else:
+        line('Q8_0 within 0.002 bits per byte of the unquantised weights', 'not measured: see below', None)
     twin, first = HERE + '/results/twin.json', HERE + '/results/%s.1.json' % name
     if name == 'nsa' and os.path.exists(twin):
         twin, first = read_json(twin), read_json(first)
         gaps = [(first[key]['novel'] - r['novel'], first[key]['novel'], r['novel'], key[4:]) for key, r in twin.items() if key.startswith('bpb')]
         line('within 0.03 bits per byte of a dense twin on equal tokens (the first run; see below)', '; '.join(
             '%s: %.4f against %.4f' % (key, mine, other) for _, mine, other, key in gaps), max(gap[0] for gap in gaps) <= 0.03)
+    else:
+        line('within 0.03 bits per byte of a dense twin on equal tokens', 'not run: see below', None)
     return out + ['']
 
 
-def needles_of(result, title, longest):
+def first_run_of(name, result):
+    """What only the first run's weights were measured for."""
+    path = '%s/results/%s.1.json' % (HERE, name)
+    return {key: r for key, r in read_json(path).items() if key not in result} if os.path.exists(path) else {}
+
+
+def needles_of(result, first, title, longest):
     out = ['## Needles', '', 'A statement "The code for <three words> is <7 digits>." in held-out documents with held-out words. '
            '*completion* repeats the statement up to the digits; *question* is a chat turn, and the whole answering sentence and the end '
            'of the turn must be right. Exact match, n a depth, Wilson 95 %% intervals in brackets. Trained up to %d tokens.' % longest, '',
            '| context | form | n | ' + ' | '.join('%d %%' % (100 * d) for d in (0, .25, .5, .75, .95)) + ' |',
            '| --- | --- | --- | --- | --- | --- | --- | --- |']
     cells = []
-    for key, r in result.items():
+    for key, r in list(result.items()) + list(first.items()):
         if key.startswith('needle'):
-            out.append('| %d | %s | %d | %s |' % (r['T'], r['form'], r['n'], ' | '.join(
-                '%.1f [%.1f, %.1f]' % (100 * v, 100 * lo, 100 * hi) for v, (lo, hi) in zip(r['exact'], r['interval']))))
-            if r['form'] == 'question':
+            out.append('| %d | %s%s | %d | %s |' % (
+                r['T'], r['form'], ' (first run\'s weights)' if key in first else '', r['n'], ' | '.join(
+                    '%.1f [%.1f, %.1f]' % (100 * v, 100 * lo, 100 * hi) for v, (lo, hi) in zip(r['exact'], r['interval']))))
+            if r['form'] == 'question' and key in result:
                 cells.append(r)
     picture(cells, '%s/../models/%s-needles.svg' % (HERE, title))
     out += ['', '![needle grid, question form](%s-needles.svg)' % title, '']
-    starts = [('now', key, r) for key, r in result.items() if key.startswith('start ')]
+    starts = [('these', key, r) for key, r in result.items() if key.startswith('start ')]
     before = HERE + '/results/%s.starts.json' % title.split('-')[0]
-    if starts and os.path.exists(before):
+    if os.path.exists(before):
         starts += [('first run', key, r) for key, r in read_json(before).items() if key.startswith('start ')]
     if starts:
         out += ['Near the start of the context, by the number of tokens before the statement (a query before token %d sees no compressed '
@@ -133,10 +147,12 @@ def needles_of(result, title, longest):
                 '| --- | --- | --- | --- |' + ' --- |' * len(starts[0][2]['depths'])]
         out += ['| %s | %d | %s | %d | %s |' % (which, r['T'], r['form'], r['n'], ' | '.join('%.1f' % (100 * v) for v in r['exact']))
                 for which, _, r in starts] + ['']
-    controls = [(k, r) for k, r in result.items() if k.startswith(('control', 'n 16')) or k.startswith('dense ')]
-    if controls:
-        out += ['Controls (completion form, n %d a depth):' % controls[0][1]['n'], '', '| control | exact match by depth, % |', '| --- | --- |']
-        out += ['| %s | %s |' % (k, ' '.join('%.1f' % (100 * v) for v in r['exact'])) for k, r in controls] + ['']
+    for values, whose in ((result, 'these weights'), (first, "the first run's weights")):
+        controls = [(k, r) for k, r in values.items() if k.startswith(('control', 'n 16', 'dense '))]
+        if controls:
+            out += ['Controls on %s (completion form, depths %s %%):' % (whose, ', '.join('%d' % (100 * d) for d in controls[0][1]['depths'])),
+                    '', '| control | n a depth | exact match by depth, % |', '| --- | --- | --- |']
+            out += ['| %s | %d | %s |' % (k, r['n'], ' '.join('%.1f' % (100 * v) for v in r['exact'])) for k, r in controls] + ['']
     return out
 
 
@@ -153,7 +169,8 @@ def card(name):
     out += ['## Training', '']
     for i, log in enumerate(logs):
         out += training_of(name, i + 1, log, data)
-    out += needles_of(result, title, longest)
+    first = first_run_of(name, result)
+    out += needles_of(result, first, title, longest)
     out += ['## Bits per byte', '', 'Held-out documents (%d of %d tokens; documents with more than a quarter of their 13-grams in the training '
             'text were dropped). *novel* counts only tokens outside 13-grams of the training text.' % (
                 data['held_out_documents'], data['held_out_tokens']), '', '| text | context | all | novel | novel, by position |',
@@ -162,17 +179,18 @@ def card(name):
         if key.startswith('bpb'):
             out.append('| %s | %d | %.4f | %.4f | %s |' % (key.split(' ', 1)[1].rsplit(' ', 1)[0], r['T'], r['all'], r['novel'], ', '.join(
                 '%s: %.3f' % item for item in r['by_position'].items())))
-    drafts = [r for k, r in result.items() if k.startswith('draft ')]
+    drafts = [r for k, r in list(result.items()) + list(first.items()) if k.startswith('draft ')]
     if drafts:
-        out += ['', '## draft-5m as its drafter', '', 'Greedy continuations (96 tokens after up to 416) of this model, greedy drafts, chains of 4. '
-                'Greedy text of small models repeats itself, which makes it easy to guess: sampled text would be accepted less.', '',
+        out += ['', '## draft-5m as its drafter', '', 'Greedy continuations (96 tokens after up to 416) of this model%s, greedy drafts, chains of 4. '
+                'Greedy text of small models repeats itself, which makes it easy to guess: sampled text would be accepted less.' % (
+                    '' if 'draft prose' in result else " (with the first run's weights)"), '',
                 '| prompts | acceptance of a token | tokens a verification |', '| --- | --- | --- |']
         out += ['| %s (%d) | %.3f | %.2f |' % (r['kind'], r['prompts'], r['acceptance'], r['tokens_per_step']) for r in drafts]
     out += ['', open('%s/results/notes-%s.md' % (HERE, name)).read().strip(), '', '## Text', '',
             'Debian bookworm packages (name, version, MB of text after cleaning): ' + ', '.join('%s %s (%.1f)' % (
                 k, v['version'], v['megabytes']) for k, v in sorted(data['packages'].items()) if v.get('megabytes', 0) > 0) +
             '; needle words from wamerican. %.1f M training tokens, %.1f MB.' % (data['train_tokens'] / 1e6, data['train_bytes'] / 1e6), '',
-            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, drawn once.', '']
+            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, drawn once%s.' % (' with the engine' if name != 'draft' else ''), '']
     for text in result.get('samples', []):
         out += ['```text', text.replace('```', "'''").replace('\ufffd', '?'), '```']
     with open('%s/../models/%s.md' % (HERE, title), 'w') as file:

@@ -12,30 +12,34 @@ if [ -z "$python" ]; then
   "$work/venv/bin/pip" install -q -r requirements.txt
   python=$work/venv/bin/python
 fi
-export OMP_NUM_THREADS=2 PYTHONUNBUFFERED=1
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} PYTHONUNBUFFERED=1
 tiny='{"V":384,"d_model":64,"ff":96,"L":2,"H":4,"HKV":2,"D":16}'
 "$python" tiny_data.py "$work/data"
 for name in nsa infllm draft; do
-  common=(--model "$name" --config "$tiny" --data "$work/data" --out "$work/$name" --workers 1 --log 5 --warm 5)
-  # 10 dense steps, killed; resumed from last.pt for 10 sparse ones
-  "$python" train.py "${common[@]}" --phases '[[1000,256,4,0.8,"dense"]]' --max-steps 10 > "$work/$name.txt"
-  "$python" train.py "${common[@]}" --phases '[[1000,256,4,0.8,"sparse"]]' --max-steps 20 --resume >> "$work/$name.txt"
+  common=(--model "$name" --config "$tiny" --data "$work/data" --out "$work/$name" --workers 1 --log 3 --warm 3)
+  # 6 dense steps, killed; resumed from last.pt for 6 sparse ones
+  "$python" train.py "${common[@]}" --phases '[[1000,256,2,0.8,"dense"]]' --max-steps 6 > "$work/$name.txt"
+  "$python" train.py "${common[@]}" --phases '[[1000,256,2,0.8,"sparse"]]' --max-steps 12 --resume >> "$work/$name.txt"
   "$python" - "$work/$name/log.jsonl" << 'PYTHON'
 import json, sys
 lines = [json.loads(line) for line in open(sys.argv[1])]
 losses = [(line['step'], line['text']) for line in lines if 'text' in line]
-assert [step for step, _ in losses] == [5, 10, 15, 20], losses
-assert [line['state']['step'] for line in lines if line.get('event') == 'start'] == [0, 10], 'the second run did not resume'
+assert [step for step, _ in losses] == [3, 6, 9, 12], losses
+assert [line['state']['step'] for line in lines if line.get('event') == 'start'] == [0, 6], 'the second run did not resume'
 assert losses[-1][1] < losses[0][1], 'the loss did not fall: %s' % losses
 print(sys.argv[1].split('/')[-2], 'losses', losses)
 PYTHON
   "$python" export.py "$work/$name/last.pt" "$work/data/tokenizer.json" "$work/$name.f32.gguf" "$name" --f32
-  "$python" verify_export.py "$work/$name/last.pt" "$work/$name.f32.gguf" 512 1e-3
+  "$python" verify_export.py "$work/$name/last.pt" "$work/$name.f32.gguf" 256 1e-3
   "$python" export.py "$work/$name/final.int8" "$work/data/tokenizer.json" "$work/$name.gguf" "$name"
-  "$python" verify_export.py "$work/$name/final.int8" "$work/$name.gguf" 512 1e-2
+  "$python" verify_export.py "$work/$name/final.int8" "$work/$name.gguf" 256 1e-2
 done
+# a second run from the exported numbers: two lengths in turn, counted in tokens, needles at the start
+"$python" train.py --model nsa --config "$tiny" --data "$work/data" --out "$work/again" --workers 1 --log 4 --warm 3 --unit tokens \
+  --init "$work/nsa/final.int8" --first-share 0.3 --phases '[[0.004096,[[128,0.5],[256,0.5]],512,0.8,"sparse"]]' > "$work/again.txt"
+grep -q '"event": "done", "step": 8, "tokens": 4096' "$work/again.txt"
 "$python" evaluate.py --weights "$work/nsa/final.int8" --draft "$work/draft/final.int8" --data "$work/data" --out "$work/nsa.json" \
-  --lengths 512:2 --bpb 256 --bpb-tokens 1024 --tokens 1024 --sample-tokens 2 > "$work/evaluation.txt"
+  --lengths 256:1 --starts 256:1 --full "$work/nsa/last.pt" --bpb 256 --bpb-tokens 512 --tokens 1024 --sample-tokens 1 > "$work/evaluation.txt"
 "$python" golden.py "$work/golden"
 for file in golden/tiny-*.json; do
   "$python" - "$file" "$work/$file" << 'PYTHON'
