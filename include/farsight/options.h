@@ -75,7 +75,7 @@ struct EngineOptions {
   int64_t kv_tokens = 0;
   KvType kv_type = KvType::kF16;
   AttentionOptions attention = {};
-  std::string forecast = "";  // kSparda: file of Forecast projections for this model; empty: none
+  std::string forecast = {};  // kSparda: file of Forecast projections for this model; empty: none
   Drafting drafting = Drafting::kOff;
   int draft_max = 8;                             // drafted tokens of a sequence and step at most: 1 to 64
   std::shared_ptr<Model> draft_model = nullptr;  // for kModel; kAuto considers it where there is one

@@ -86,7 +86,7 @@ std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab, uint64_t seed) {
 
 class Bencher {
  public:
-  Bencher(Engine& engine, const Model& model) : engine_(engine), vocab_(model.info().vocab), model_(model) {}
+  Bencher(Engine& engine, const Model& model) : engine_(engine), vocab_(model.info().vocab) {}
 
   // Seconds to read n tokens after `depth` tokens that are already in the cache.
   StatusOr<double> Prompt(int n, int depth, uint64_t seed) {
@@ -152,7 +152,6 @@ class Bencher {
 
   Engine& engine_;
   int64_t vocab_;
-  const Model& model_;
 };
 
 void PrintMarkdown(const std::vector<Row>& rows) {
