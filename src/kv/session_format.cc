@@ -28,10 +28,8 @@ class Writer {
     Raw(&value, sizeof(value));
   }
   void Raw(const void* data, size_t n) {
-    if (n == 0) return;
-    const size_t at = bytes_.size();
-    bytes_.resize(at + n);
-    std::memcpy(bytes_.data() + at, data, n);
+    const auto* from = static_cast<const std::byte*>(data);
+    bytes_.insert(bytes_.end(), from, from + n);
   }
   template <typename T>
   void Array(const std::vector<T>& values) {
