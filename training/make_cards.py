@@ -99,6 +99,11 @@ def goals_of(name, result):
     for kind in ('prose', 'code'):
         at = [result['bpb %s %d' % (kind, T)]['novel'] for T in (2048, 8192, 32768)]
         line('bits per byte of %s no worse at 8K and 32K than at 2K' % kind, '%.4f, %.4f, %.4f' % tuple(at), max(at[1:]) <= at[0])
+    same = [(result['bpb %s %d' % (kind, T)]['novel'], result['bpb dense %s %d' % (kind, T)]['novel'], kind, T) for kind in ('prose', 'code')
+            for T in (2048, 8192) if 'bpb dense %s %d' % (kind, T) in result]
+    if same:
+        line('within 0.03 bits per byte of the same weights attending densely', '; '.join(
+            '%s %d: %.4f against %.4f' % (kind, T, mine, other) for mine, other, kind, T in same), max(s[0] - s[1] for s in same) <= 0.03)
     deltas = [abs(result['bpb %s %d' % (r['kind'], r['T'])]['all'] - r['all']) for key, r in result.items() if key.startswith('unquantised')]
     if deltas:
         line('Q8_0 within 0.002 bits per byte of the unquantised weights (same bf16 products)', 'largest difference %.4f' % max(deltas), max(deltas) <= 0.002)
