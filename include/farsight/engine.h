@@ -43,6 +43,7 @@ struct ModelInfo {
   int64_t weight_bytes = 0;        // in memory
   int64_t weight_bytes_token = 0;  // read for one decoded token
   int layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0;
+  int kv_sets = 1;  // keys and values of a token and KV head: 3 where NSA branches have their own
   int64_t vocab = 0;
   int64_t context = 0;
   std::string rope;       // one line

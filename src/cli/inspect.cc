@@ -18,7 +18,7 @@ std::string Shape(const std::vector<int64_t>& shape) {
 }
 
 void PrintFacts(const ModelInfo& m) {
-  const int64_t kv = 2LL * m.kv_heads * m.head_dim * 2 * m.layers;
+  const int64_t kv = 2LL * m.kv_sets * m.kv_heads * m.head_dim * 2 * m.layers;
   fmt::print("model          {}\n", m.path);
   if (!m.name.empty()) fmt::print("name           {}\n", m.name);
   fmt::print("architecture   {}\n", m.architecture);
@@ -52,6 +52,7 @@ int Inspect(const InspectArgs& args) {
               {"hidden", m.hidden},
               {"heads", m.heads},
               {"kv_heads", m.kv_heads},
+              {"kv_sets", m.kv_sets},
               {"head_dim", m.head_dim},
               {"ffn", m.ffn},
               {"vocab", m.vocab},

@@ -53,6 +53,7 @@ void Describe(const ModelFile& file, Model::Impl* m) {
   info.hidden = c.hidden;
   info.heads = c.heads;
   info.kv_heads = c.kv_heads;
+  info.kv_sets = std::max(1, c.nsa.kv_sets);
   info.head_dim = c.head_dim;
   info.ffn = c.ffn;
   info.vocab = c.vocab;
