@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "ops/cpu/matmul_expanded.h"
 #include "ops/cpu/op_kernels.h"
 #include "ops/cpu/packed_layout.h"
 
@@ -60,6 +61,9 @@ Grid MakeGrid(const CpuMatrix& w, int rows, int64_t row_bytes, int num_threads) 
 void MultiplyPanels(const OpKernels& kernels, const MatMulParams<CpuMatrix>& p, const uint8_t* in, int64_t row_bytes,
                     int64_t panel_begin, int64_t panel_end, int64_t row_begin, int64_t row_end) {
   const CpuMatrix& w = *p.weight;
+  if (row_end - row_begin >= kMinExpandedRows && CanExpand(kernels, w)) {
+    return MultiplyExpanded(kernels, p, in, row_bytes, panel_begin, panel_end, row_begin, row_end);
+  }
   const auto& by_rows = kernels.matmul[static_cast<int>(w.dtype())];
   MatMulTile t;
   t.in_stride_bytes = row_bytes;

@@ -59,6 +59,37 @@ struct Format {
       return Vec::Mul(Vec::Sub(Vec::Set(0), d), Vec::LoadU8(sub + 16 + part * Vec::kLanes));
     }
   }
+  // Of the first or second 16 inputs, in split formats.
+  static FS_INLINE Vec::F SubScale(const uint8_t* sub, int half, int part) {
+    return Vec::LoadI8(sub + 16 * half + part * Vec::kLanes);
+  }
+};
+
+// Where unpacking once for many rows is worth it: codes with high bits of their own. Four bits are a mask and a shift,
+// and eight are bytes as they are.
+constexpr bool Expands(DType t) { return Vec::kExpands && (LayoutOf(t).bits == 5 || LayoutOf(t).bits == 6); }
+
+// The same format, unpacked: every number is the one that Format gives.
+template <DType kType>
+struct Expanded {
+  static constexpr PackedLayout kLayout = LayoutOf(kType);
+  static constexpr bool kSigned = false;
+  static constexpr int kOffset = kLayout.offset;
+  static constexpr int kGroupsIn16Bits = Format<kType>::kGroupsIn16Bits;
+  static constexpr int kCodeBytes = 512;
+  static constexpr int kBytes = kCodeBytes + 64 + (kLayout.minimum ? 64 : 0) + (kLayout.split ? 128 : 0);
+  static_assert(kBytes <= kMaxExpandedSubBytes);
+
+  template <int kGroup>
+  static FS_INLINE Vec::Bytes Codes(const uint8_t* sub, int part) {
+    return Vec::LoadBytes(sub + kGroup * 64 + part * kPartBytes);
+  }
+  static FS_INLINE Vec::F Floats(const uint8_t* sub, int vector, int part) {
+    return Vec::LoadF32(sub + kCodeBytes + vector * 64 + part * 4 * Vec::kLanes);
+  }
+  static FS_INLINE Vec::F Scale(const uint8_t*, const uint8_t* sub, int part) { return Floats(sub, 0, part); }
+  static FS_INLINE Vec::F Minimum(const uint8_t*, const uint8_t* sub, int part) { return Floats(sub, 1, part); }
+  static FS_INLINE Vec::F SubScale(const uint8_t* sub, int half, int part) { return Floats(sub, 1 + half, part); }
 };
 
 FS_INLINE float FloatAt(const uint8_t* p) {
@@ -115,7 +146,7 @@ FS_INLINE void AddSplitSubBlock(const uint8_t* head, const uint8_t* sub, const u
   for (int r = 0; r < kRows; ++r) {
     const Vec::I offset = Vec::SetI(-Fmt::kOffset * IntAt(in[r] + kSumsAt));
     for (int h = 0; h < kParts; ++h) {
-      whole[r][h] = Vec::Mul(Vec::ToF(Vec::AddI(dot[r][h], offset)), Vec::LoadI8(sub + h * Vec::kLanes));
+      whole[r][h] = Vec::Mul(Vec::ToF(Vec::AddI(dot[r][h], offset)), Fmt::SubScale(sub, 0, h));
     }
   }
   Vec::template Dot<Fmt, kRows, 4, 8>(sub, in, dot);
@@ -124,7 +155,7 @@ FS_INLINE void AddSplitSubBlock(const uint8_t* head, const uint8_t* sub, const u
     const Vec::F row_scale = Vec::Set(FloatAt(in[r] + kScaleAt));
     for (int h = 0; h < kParts; ++h) {
       const Vec::F second = Vec::ToF(Vec::AddI(dot[r][h], offset));
-      const Vec::F both = Vec::MulAdd(second, Vec::LoadI8(sub + 16 + h * Vec::kLanes), whole[r][h]);
+      const Vec::F both = Vec::MulAdd(second, Fmt::SubScale(sub, 1, h), whole[r][h]);
       acc[r][h] = Vec::MulAdd(Vec::Mul(Fmt::Scale(head, sub, h), row_scale), both, acc[r][h]);
     }
   }
@@ -223,6 +254,64 @@ __attribute__((noinline)) void MatMulFloat(const MatMulTile& t, int rows) {
   Finish(t, rows, acc);
 }
 
+template <DType kType, int kGroup>
+FS_INLINE void ExpandCodes(const uint8_t* sub, uint8_t* out) {
+  if constexpr (kGroup < 8) {
+    for (int h = 0; h < kParts; ++h) {
+      uint8_t* to = out + kGroup * 64 + h * kPartBytes;
+      Vec::StoreBytes(Format<kType>::template Codes<kGroup>(sub, h), to);
+    }
+    ExpandCodes<kType, kGroup + 1>(sub, out);
+  }
+}
+
+template <DType kType>
+void Expand(const uint8_t* head, int64_t cols, uint8_t* out) {
+  using Fmt = Format<kType>;
+  using To = Expanded<kType>;
+  constexpr PackedLayout kLayout = Fmt::kLayout;
+  for (int64_t s = cols / kLayout.SuperInputs(); s > 0; --s) {
+    const uint8_t* sub = head + kLayout.head_bytes;
+    for (int j = 0; j < kLayout.subs; ++j, sub += kLayout.SubBytes(), out += To::kBytes) {
+      ExpandCodes<kType, 0>(sub, out);
+      for (int h = 0; h < kParts; ++h) {
+        uint8_t* to = out + To::kCodeBytes + h * 4 * Vec::kLanes;
+        Vec::StoreF32(Fmt::Scale(head, sub, h), to);
+        if constexpr (kLayout.minimum) Vec::StoreF32(Fmt::Minimum(head, sub, h), to + 64);
+        if constexpr (kLayout.split) {
+          Vec::StoreF32(Fmt::SubScale(sub, 0, h), to + 64);
+          Vec::StoreF32(Fmt::SubScale(sub, 1, h), to + 128);
+        }
+      }
+    }
+    head = sub;
+  }
+}
+
+template <DType kType>
+void MatMulExpanded(const ExpandedTile& e) {
+  using Fmt = Expanded<kType>;
+  const MatMulTile& t = e.tile;
+  const uint8_t* in[kExpandedRows];
+  Vec::F acc[kExpandedRows][kParts];
+  for (int r = 0; r < kExpandedRows; ++r) {
+    const int row = r < e.rows ? r : e.rows - 1;
+    in[r] = t.in + row * t.in_stride_bytes;
+    for (int h = 0; h < kParts; ++h) {
+      acc[r][h] = e.first ? Vec::Set(0) : Vec::Load(e.partial + row * kPanelOutputs + h * Vec::kLanes);
+    }
+  }
+  const uint8_t* sub = t.panel;
+  for (int64_t s = t.cols / kBlockInputs; s > 0; --s, sub += Fmt::kBytes) {
+    AddRows<Fmt, 0, kExpandedRows>(nullptr, sub, in, acc);
+    for (int r = 0; r < kExpandedRows; ++r) in[r] += sizeof(QuantBlock);
+  }
+  if (e.last) return Finish(t, e.rows, acc);
+  for (int r = 0; r < e.rows; ++r) {
+    for (int h = 0; h < kParts; ++h) Vec::Store(acc[r][h], e.partial + r * kPanelOutputs + h * Vec::kLanes);
+  }
+}
+
 // More than four rows share one kernel, which keeps the code and the time to compile it small.
 template <DType kType, int kRows>
 void MatMulRows(const MatMulTile& t) {
@@ -238,6 +327,11 @@ template <DType kType, int kRows>
 constexpr void FillMatMul(OpKernels* k) {
   k->matmul[static_cast<int>(kType)][kRows - 1] = MatMulRows<kType, kRows>;
   if constexpr (kRows > 1) FillMatMul<kType, kRows - 1>(k);
+  if constexpr (kRows == 1 && Expands(kType)) {
+    k->expand[static_cast<int>(kType)] = Expand<kType>;
+    k->matmul_expanded[static_cast<int>(kType)] = MatMulExpanded<kType>;
+    k->expanded_sub_bytes[static_cast<int>(kType)] = Expanded<kType>::kBytes;
+  }
 }
 
 constexpr void FillMatMuls(OpKernels* k) {

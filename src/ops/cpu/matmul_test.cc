@@ -120,12 +120,12 @@ class MatMul : public ::testing::TestWithParam<std::tuple<Isa, DType>> {
     cols_ = InfoOf(type_).block_elems > 32 ? 512 : IsQuantised(type_) ? 96 : 77;
   }
 
-  std::unique_ptr<CpuBackend> Make(int threads, Isa isa, int max_rows = 160) {
+  std::unique_ptr<CpuBackend> Make(int threads, Isa isa, int max_rows = 160, int max_width = 1024) {
     auto made = CpuBackend::Create(threads, isa);
     EXPECT_TRUE(made.ok()) << made.status().ToString();
     OpLimits limits;
     limits.max_rows = max_rows;
-    limits.max_width = 1024;
+    limits.max_width = max_width;
     limits.max_precise = 256;
     limits.num_heads = limits.num_kv_heads = 1;
     limits.head_dim = 64;
@@ -222,6 +222,21 @@ TEST_P(MatMul, ARowDoesNotDependOnItsNeighboursOrTheThreads) {
       ASSERT_EQ(0, std::memcmp(some.data(), all.data() + first * 131, some.size() * sizeof(float)))
           << threads << " threads, " << rows << " rows";
     }
+  }
+}
+
+// Many rows take panels that are unpacked in chunks; a long row has several, and several rows of sums wait meanwhile.
+TEST_P(MatMul, ManyRowsOfManyInputsEqualSingleRows) {
+  cols_ = 2048 + (InfoOf(type_).block_elems > 32 ? 256 : 96);
+  const Weight weight = MakeWeight(type_, 37, cols_, 6);
+  const std::vector<float> in = Gaussian(static_cast<size_t>(139 * cols_), 7);
+  auto backend = Make(2, isa_, 160, 4096);
+  const auto w = backend->PrepareMatrix({&weight.view, 1});
+  ASSERT_TRUE(w.ok());
+  const std::vector<float> all = Run(*backend, *w, in, 139);
+  for (const int row : {0, 1, 127, 128, 130, 138}) {
+    const std::vector<float> one = Run(*backend, *w, in, 1, row);
+    ASSERT_EQ(0, std::memcmp(one.data(), all.data() + row * 37, one.size() * sizeof(float))) << row;
   }
 }
 

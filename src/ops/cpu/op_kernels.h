@@ -30,8 +30,27 @@ struct MatMulTile {
   int width = 16;  // outputs that exist
 };
 
+// Panels unpacked once for many rows: for each 32 inputs the codes as bytes, 64 a group of four inputs (8-bit codes
+// plus 128 as two planes of nibbles, the lower first), then of 16 outputs the scale, the minimum if any, and for
+// formats with a scale for each 16 inputs the two scales, all f32.
+inline constexpr int kExpandedRows = 4;
+inline constexpr int kMaxExpandedSubBytes = 512 + 3 * 64;
+
+// kExpandedRows rows times some sub-blocks of an expanded panel.
+struct ExpandedTile {
+  MatMulTile tile;           // `panel` is expanded, 32-byte aligned; `cols` of it are multiplied
+  int rows = kExpandedRows;  // that exist, the others are not touched
+  float* partial = nullptr;  // [rows][16] sums over the inputs before, and after unless `last`
+  bool first = false;        // there are no inputs before
+  bool last = false;         // no inputs follow: the rows are finished
+};
+
 struct OpKernels {
   void (*matmul[kNumDTypes][kMaxTileRows])(const MatMulTile& t);  // [dtype][rows - 1]
+  // Null where unpacking costs too little to be worth it. `cols` is a multiple of the format's block.
+  void (*expand[kNumDTypes])(const uint8_t* panel, int64_t cols, uint8_t* out);
+  void (*matmul_expanded[kNumDTypes])(const ExpandedTile& t);
+  int expanded_sub_bytes[kNumDTypes];
   // n values, a multiple of 32, into n / 32 QuantBlock records.
   void (*quantise)(const float* in, int64_t n, uint8_t* out);
   // Rows [begin, end) of an op.

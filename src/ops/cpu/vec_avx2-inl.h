@@ -14,7 +14,8 @@ namespace {
 
 struct Vec {
   static constexpr int kLanes = 8;
-  static constexpr int kRowsAtOnce = 4;  // two vectors of 16-bit sums each, beside the codes and an input
+  static constexpr int kRowsAtOnce = 4;   // two vectors of 16-bit sums each, beside the codes and an input
+  static constexpr bool kExpands = true;  // of 5 and 6 bits, unpacking costs as much as it feeds
   static constexpr int kSignedOffset = 0;
   using F = __m256;
   using I = __m256i;
@@ -83,6 +84,7 @@ struct Vec {
   static FS_INLINE F ToF(I a) { return _mm256_cvtepi32_ps(a); }
 
   static FS_INLINE Bytes LoadBytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+  static FS_INLINE void StoreBytes(Bytes a, uint8_t* p) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a); }
   static FS_INLINE Bytes Low4(Bytes a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
   static FS_INLINE Bytes High4(Bytes a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
   static FS_INLINE Bytes Or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }

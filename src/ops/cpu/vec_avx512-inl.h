@@ -21,6 +21,7 @@ struct Vec {
   static constexpr int kLanes = 16;
   static constexpr int kRowsAtOnce = 8;
   // VPDPBUSD takes unsigned codes: those of Q8_0 are moved up by 128, exactly, for it never saturates.
+  static constexpr bool kExpands = false;  // one unpacking feeds eight rows
   static constexpr int kSignedOffset = 128;
   using F = __m512;
   using I = __m512i;
@@ -77,6 +78,7 @@ struct Vec {
   static FS_INLINE F ToF(I a) { return _mm512_cvtepi32_ps(a); }
 
   static FS_INLINE Bytes LoadBytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+  static FS_INLINE void StoreBytes(Bytes a, uint8_t* p) { _mm512_storeu_si512(p, a); }
   static FS_INLINE Bytes Low4(Bytes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
   static FS_INLINE Bytes High4(Bytes a) { return _mm512_and_si512(_mm512_srli_epi16(a, 4), _mm512_set1_epi8(15)); }
   static FS_INLINE Bytes Or(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }

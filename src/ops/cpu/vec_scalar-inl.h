@@ -12,7 +12,8 @@ namespace {
 
 struct Vec {
   static constexpr int kLanes = 16;
-  static constexpr int kRowsAtOnce = 4;    // rows whose sums fit in the registers
+  static constexpr int kRowsAtOnce = 4;  // rows whose sums fit in the registers
+  static constexpr bool kExpands = false;
   static constexpr int kSignedOffset = 0;  // what Dot adds to the codes of Q8_0
   struct F {
     float v[16];
@@ -143,6 +144,7 @@ struct Vec {
   static FS_INLINE Bytes LoadBytes(const uint8_t* p) {
     return MapBytes([=](int i) { return p[i]; });
   }
+  static FS_INLINE void StoreBytes(Bytes a, uint8_t* p) { __builtin_memcpy(p, a.v, sizeof(a.v)); }
   static FS_INLINE Bytes Low4(Bytes a) {
     return MapBytes([&](int i) { return a.v[i] & 15; });
   }
