@@ -7,18 +7,26 @@
 namespace farsight {
 namespace {
 
-constexpr double kPriorWeight = 6;              // trials that a prior is worth
+constexpr double kProfileWeight = 2;            // trials that the profile's rate is worth
+constexpr double kPriorWeight = 6;              // trials that the rate over all depths is worth to one depth
 constexpr double kDecay = 0.98922801319397549;  // 2^(-1/64) a step
 constexpr double kKeptAfterChange = 0.02;       // of the old counts
 constexpr double kKeptAfterRestart = 0.1;
-constexpr double kSlack = 0.5, kAlarm = 6;  // of the detectors, in standard deviations
-constexpr double kLeastDeviation = 0.25;    // of one outcome: a sure thing may fail once
+constexpr double kAlarm = 8;     // of the detectors
+constexpr double kWorse = 0.55;  // of the rate: what the detector of a fall looks for
+constexpr double kBetter = 0.5;  // of what is missing to 1: what that of a rise looks for
+constexpr double kLeastRate = 0.02;
 constexpr double kMaxRate = 0.995;
 
 int Clamp(int value, int size) { return std::clamp(value, 0, size - 1); }
 
-double Posterior(double hits, double trials, double prior) {
-  return (kPriorWeight * prior + hits) / (kPriorWeight + trials);
+double Posterior(double hits, double trials, double prior, double weight) {
+  return (weight * prior + hits) / (weight + trials);
+}
+
+// What one outcome says for the rate `changed` against `rate`.
+double LogRatio(bool hit, double rate, double changed) {
+  return hit ? std::log(changed / rate) : std::log((1 - changed) / (1 - rate));
 }
 
 constexpr int32_t kNone = -1;  // no child was right
@@ -137,16 +145,16 @@ double AcceptanceModel::Rate(int depth, int rank) const {
   const auto r = static_cast<size_t>(Clamp(rank, kRanks));
   const Ratio& pooled = counts_.pooled[r];
   const Ratio& own = counts_.rates[static_cast<size_t>(Clamp(depth, kDepths))][r];
-  const double prior = Posterior(pooled.hits, pooled.trials, PriorRate(depth, rank));
-  return std::min(Posterior(own.hits, own.trials, prior), kMaxRate);
+  const double prior = Posterior(pooled.hits, pooled.trials, PriorRate(depth, rank), kProfileWeight);
+  return std::min(Posterior(own.hits, own.trials, prior, kPriorWeight), kMaxRate);
 }
 
 double AcceptanceModel::AvailableFirst() const {
-  return Posterior(counts_.first.hits, counts_.first.trials, prior_.available_first);
+  return Posterior(counts_.first.hits, counts_.first.trials, prior_.available_first, kProfileWeight);
 }
 
 double AcceptanceModel::AvailableLater() const {
-  return Posterior(counts_.later.hits, counts_.later.trials, prior_.available_later);
+  return Posterior(counts_.later.hits, counts_.later.trials, prior_.available_later, kProfileWeight);
 }
 
 void AcceptanceModel::Count(const std::vector<LevelOutcome>& levels, Counts* counts) const {
@@ -168,11 +176,10 @@ bool AcceptanceModel::Observe(const std::vector<LevelOutcome>& levels) {
   for (size_t i = 0; i < levels.size() && levels[i].children > 0; ++i) {
     double expected = 0;
     for (int rank = 0; rank < levels[i].children; ++rank) expected += Rate(static_cast<int>(i), rank);
-    expected = std::min(expected, kMaxRate);
-    const double deviation = std::max(std::sqrt(expected * (1 - expected)), kLeastDeviation);
-    const double surprise = ((levels[i].hit >= 0 ? 1 : 0) - expected) / deviation;
-    better_.sum = std::max(0.0, better_.sum + surprise - kSlack);
-    worse_.sum = std::max(0.0, worse_.sum - surprise - kSlack);
+    expected = std::clamp(expected, kLeastRate, kMaxRate);
+    const bool hit = levels[i].hit >= 0;
+    better_.sum = std::max(0.0, better_.sum + LogRatio(hit, expected, 1 - (1 - expected) * kBetter));
+    worse_.sum = std::max(0.0, worse_.sum + LogRatio(hit, expected, expected * kWorse));
   }
   for (Detector* detector : {&better_, &worse_}) {
     if (detector->sum <= 0) {

@@ -81,7 +81,8 @@ class AcceptanceModel {
     void Scale(double by);
     void Plus(const Counts& other);
   };
-  // A one-sided cumulative sum of standardised surprises, with the counts since it was last at zero.
+  // A cumulative sum of log likelihood ratios of a changed rate to the learnt one (Page, 1954), with the counts since
+  // it was last at zero. A false alarm comes on average after more than exp(threshold) outcomes, whatever the rate.
   struct Detector {
     double sum = 0;
     Counts since;
