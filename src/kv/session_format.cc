@@ -28,26 +28,27 @@ class Writer {
     Raw(&value, sizeof(value));
   }
   void Raw(const void* data, size_t n) {
-    const auto* from = static_cast<const std::byte*>(data);
-    bytes_.insert(bytes_.end(), from, from + n);
+    if (n > 0) bytes_.append(static_cast<const char*>(data), n);
   }
   template <typename T>
   void Array(const std::vector<T>& values) {
     Raw(values.data(), values.size() * sizeof(T));
   }
-  void PadTo(size_t multiple) { bytes_.resize((bytes_.size() + multiple - 1) / multiple * multiple); }
+  void PadTo(size_t multiple) { bytes_.append((multiple - bytes_.size() % multiple) % multiple, '\0'); }
   // A page that ends with the sum of all before.
   std::vector<std::byte> Page() && {
     FS_CHECK(bytes_.size() <= kSumAt, "a session page is full");
-    bytes_.resize(kSumAt);
-    const uint64_t sum = Checksum(bytes_);
-    Put(sum);
-    return std::move(bytes_);
+    bytes_.append(kSumAt - bytes_.size(), '\0');
+    Put(Checksum(std::as_bytes(std::span(bytes_))));
+    return std::move(*this).Bytes();
   }
-  std::vector<std::byte> Bytes() && { return std::move(bytes_); }
+  std::vector<std::byte> Bytes() && {
+    const auto all = std::as_bytes(std::span(bytes_));
+    return {all.begin(), all.end()};
+  }
 
  private:
-  std::vector<std::byte> bytes_;
+  std::string bytes_;
 };
 
 // The caller has checked that what it reads is there.
