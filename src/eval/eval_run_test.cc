@@ -160,7 +160,7 @@ TEST_F(EvalTest, FollowingTheAssignmentsGivesTheValue) {
 }
 
 TEST_F(EvalTest, ACopyComesAfterItsGap) {
-  const Sample sample = Make(Spec(Task::kCopy, 300));
+  const Sample sample = Make(Spec(Task::kCopy, 300, 0));  // its length is that of the gap
   const std::string text = Text(sample[0]);
   const size_t end = text.find('\n', 1);
   EXPECT_EQ(text[0], '\n');

@@ -256,7 +256,7 @@ StatusOr<Sample> MakeSample(const PromptWriter& writer, const TaskSpec& spec) {
   Layout layout;
   layout.tokens = spec.length - kAnswerRoom;
   layout.hay_start = Random({spec.seed, number(spec.length), number(spec.sample)}).Next();
-  if (layout.tokens < 1) {
+  if (layout.tokens < 1 && spec.task != Task::kCopy) {
     return InvalidArgument("prompts need at least " + std::to_string(kAnswerRoom + 1) + " tokens, not " +
                            std::to_string(spec.length));
   }
