@@ -134,6 +134,47 @@ class Cli(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertGreater(json.loads(p.stdout)[0]["perplexity"], 1)
 
+    FORECAST = ("--text", "text.txt", "--seq-len", "128", "--steps", "60", "--rows", "16", "--val-sequences", "1",
+                "--block-size", "16", "--top-k-blocks", "4", "--local-window", "16", "--eval-every", "0")
+
+    def test_forecast_training_goes_on_where_it_stopped(self):
+        p = self.run_cli("train-forecast", "-m", self.model, *self.FORECAST, "-o", "whole.safetensors")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("blocks found", p.stdout)
+        self.assertIn("step 60/60", p.stderr)
+        self.assertFalse((self.dir / "whole.safetensors.state").exists())
+        whole = (self.dir / "whole.safetensors").read_bytes()
+        self.assertIn(b"model.layers.0.self_attn.q_curr_proj.weight", whole)
+        self.assertIn(b"model.layers.1.self_attn.q_future_proj.weight", whole)
+
+        stopped = subprocess.Popen([FARSIGHT, "train-forecast", "-m", self.model, *self.FORECAST, "-o",
+                                    "parts.safetensors", "-t", "1"], stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   cwd=self.dir, encoding="utf-8")
+        for line in stopped.stderr:
+            if line.startswith("step 20/"):
+                break
+        stopped.send_signal(signal.SIGINT)
+        _, rest = stopped.communicate(timeout=60)
+        self.assertEqual(stopped.returncode, 130, rest)
+        self.assertIn("--resume", rest)
+        self.assertFalse((self.dir / "parts.safetensors").exists())
+        p = self.run_cli("train-forecast", "-m", self.model, *self.FORECAST, "-o", "parts.safetensors", "--resume",
+                         "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(len(json.loads(p.stdout)["layers"]), 3)
+        self.assertEqual((self.dir / "parts.safetensors").read_bytes(), whole)
+
+    def test_forecast_training_refuses_in_one_sentence(self):
+        train = ("train-forecast", "-m", self.model, "--text", "text.txt", "-o", "x.safetensors")
+        self.refused(*train, "--lr", "-1", code=2, words=["--lr"])
+        self.refused(*train, "--init", "dice", code=2, words=["dice"])
+        self.refused(*train, "--seq-len", "256", words=["--seq-len must be above"])
+        self.refused(*train, words=["0 sequences of 4096 tokens"])
+        self.refused(*train, *self.FORECAST[2:], "--teacher", "parrot", words=["parrot"])
+        self.refused(*train, *self.FORECAST[2:], "--attention", "dense", words=["dense"])
+        self.refused(*train, *self.FORECAST[2:], "--resume", words=["x.safetensors.state"])
+        self.refused(*train[:5], "-o", "no/such/x", "--resume", *self.FORECAST[2:], words=["no/such"])
+
     def test_interrupt_ends_with_130(self):
         p = subprocess.Popen([FARSIGHT, "run", "-m", self.model, "-p", "x", "--ignore-eos"], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, cwd=self.dir)

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/train_forecast.h"
 
 namespace farsight::cli {
 namespace {
@@ -121,6 +122,11 @@ int Main(int argc, char** argv) {
   AddAttention(eval_app, &eval.attention, &eval.policies);
   AddEval(eval_app, &eval);
 
+  TrainForecastArgs train_forecast;
+  CLI::App* train_forecast_app =
+      app.add_subcommand("train-forecast", "Train a Forecast: which blocks the next layer will need");
+  AddTrainForecast(train_forecast_app, &train_forecast);
+
   TraceViewArgs view;
   CLI::App* view_app = app.add_subcommand("trace-view", "Turn a trace into a self-contained web page");
   view_app->add_option("trace", view.trace, "File written by run --trace")->required();
@@ -141,6 +147,7 @@ int Main(int argc, char** argv) {
   if (*inspect_app) return Inspect(inspect);
   if (*bench_app) return Bench(bench);
   if (*eval_app) return Eval(eval);
+  if (*train_forecast_app) return TrainForecast(train_forecast);
   return TraceView(view);
 }
 
