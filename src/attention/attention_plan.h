@@ -33,10 +33,9 @@ struct AttentionPlan {
   }
 };
 
-// `trained` is what the model was trained with; see AttentionOptions for how the two are merged. NSA models refuse every
-// other policy, and other models refuse NSA.
-// `forecast`: what the Forecast projections were trained over (kind and constants), where there are any; kSparda uses
-// them and others do not.
+// `trained` is what the model was trained with; see AttentionOptions for how the two are merged. NSA models refuse
+// every other policy, and other models refuse NSA. `forecast`: what the Forecast projections were trained over (kind
+// and constants), where there are any; kSparda uses them and others do not.
 StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers,
                                           const std::optional<SummaryView>& forecast = std::nullopt);
 
