@@ -13,6 +13,7 @@ namespace {
 constexpr int kEvaluateEvery = 8;        // steps
 constexpr int kShadowLife = 32;          // steps for which a free outcome spares an exploration
 constexpr int kPlainSteps = 2;           // that measure plain decoding where no profile does
+constexpr double kPromising = 0.9;       // of the rate in use
 constexpr double kOptimism = 0.25;       // of a drafter that is explored
 constexpr double kExploringReserve = 4;  // plain steps that the budget of exploring may save up
 // Rough proportions where nothing was measured: a row more costs a tenth of a step, a token of a draft model a third of
@@ -147,10 +148,10 @@ void Planner::Evaluate(int64_t context, int batch) {
   }
 }
 
-int Planner::BestAffordable() const {
+int Planner::Best(double most) const {
   int best = 0;
   for (size_t i = 1; i < menu_.size(); ++i) {
-    if (risk_[i] <= account_ && value_[i] > value_[static_cast<size_t>(best)]) best = static_cast<int>(i);
+    if (risk_[i] <= most && value_[i] > value_[static_cast<size_t>(best)]) best = static_cast<int>(i);
   }
   return best;
 }
@@ -196,7 +197,7 @@ Decision Planner::Choose(int64_t context, int batch) {
   bool exploring = false;
   if (!unknown) {
     Evaluate(context, batch);
-    const int best = BestAffordable();
+    const int best = Best(HUGE_VAL);
     const auto dwelt = static_cast<double>(step_ - since_);
     const double margin = changed_ ? 0 : kMargin * kDwell / std::max<double>(kDwell, dwelt);
     const bool may_switch = changed_ || dwelt >= (step_ < 4 * kDwell ? kDwell / 4 : kDwell);
@@ -205,7 +206,7 @@ Decision Planner::Choose(int64_t context, int batch) {
     }
     changed_ = false;
     // Where the account does not cover the strategy in use, the best that it covers stands in.
-    chosen = risk_[static_cast<size_t>(current_)] <= account_ ? current_ : best;
+    chosen = risk_[static_cast<size_t>(current_)] <= account_ ? current_ : Best(account_);
     if (const int other = Exploration(context, batch); other >= 0) {
       exploring = other != chosen;
       chosen = other;
@@ -238,6 +239,7 @@ void Planner::LearnTimes(const StepReport& r) {
 
 void Planner::LearnAccount(const StepReport& r) {
   const double plain = PlainUs(r.context, r.batch);
+  if (summary_.steps == 0) exploring_us_ = kLoan * plain;
   const double us = r.draft_us + r.verify_us + r.fixed_us;
   const double tokens = static_cast<double>(r.tokens) / r.batch;
   const double gain = menu_[static_cast<size_t>(r.strategy)].drafts() ? tokens - us / plain : 0;
@@ -247,10 +249,18 @@ void Planner::LearnAccount(const StepReport& r) {
   if (!decision_.exploring || r.strategy != decision_.strategy || !(rate > 0)) return;
   exploring_us_ -= us - tokens / rate;
   Kind& kind = kinds_[static_cast<size_t>(menu_[static_cast<size_t>(r.strategy)].drafter)];
-  // A try that came out better than what is in use is followed by another at once; one that did not, by a longer pause.
-  if (tokens / us >= rate) {
+  // A try that came out better than what is in use is followed by another at once. A drafter that may still be as good
+  // is tried again soon, any other after a longer pause.
+  double hope = 0;
+  for (int i = 0; i < static_cast<int>(menu_.size()); ++i) {
+    if (menu_[static_cast<size_t>(i)].drafter != menu_[static_cast<size_t>(r.strategy)].drafter) continue;
+    hope = std::max(hope, ForecastOf(i).tokens / ExpectedUs(i, r.context, r.batch));
+  }
+  if (tokens / us >= rate && hope >= kPromising * rate) {
     kind.interval = kFirstInterval;
     kind.due = step_ + 1;
+  } else if (hope >= kPromising * rate && menu_[static_cast<size_t>(r.strategy)].drafts()) {
+    Schedule(&kind, kFirstInterval);
   } else {
     Schedule(&kind, std::min(kind.interval * 2, current_ == 0 ? kOffInterval : kMaxInterval));
   }

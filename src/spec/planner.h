@@ -66,13 +66,13 @@ struct PlannerSummary {
 
 class Planner {
  public:
-  static constexpr double kAllowance = 0.015;  // of plain decoding's time, that drafting may lose for good
-  static constexpr double kLoan = 2;           // plain steps that it may lose before it has gained any
+  static constexpr double kAllowance = 0.012;  // of plain decoding's time, that drafting may lose for good
+  static constexpr double kLoan = 1.5;         // plain steps that it may lose before it has gained any
   static constexpr double kMaxAccount = 16;    // plain steps of gains that are remembered
   static constexpr double kExploring = 0.02;   // of the time, for strategies that are not thought best
   static constexpr double kMargin = 0.05;      // by which another must be better, at the least dwell
   static constexpr int kDwell = 16;            // steps
-  static constexpr int kFirstInterval = 16, kOffInterval = 48, kMaxInterval = 256;  // steps between explorations
+  static constexpr int kFirstInterval = 8, kOffInterval = 48, kMaxInterval = 64;  // steps between explorations
 
   // kInvalidArgument where a strategy of the menu is broken.
   static StatusOr<Planner> Create(PlannerOptions options, Profile profile);
@@ -121,7 +121,8 @@ class Planner {
   // The most a step of the strategy can lose against plain decoding, in plain steps.
   double Risk(int strategy, double plain_us, int64_t context, int batch) const;
   void Evaluate(int64_t context, int batch);
-  int BestAffordable() const;
+  // Of the highest value, among those whose risk is at most `most`.
+  int Best(double most) const;
   void SwitchTo(int strategy);
   int Exploration(int64_t context, int batch);
   void Schedule(Kind* kind, int interval);
