@@ -304,7 +304,7 @@ Status KvTiers::Reopen(int32_t block) {
       if (where_[i] >= 0 || in_file_[i] != 0) pages.push_back(block * o_.heads + h);
     }
     auto ticket = Request(l, pages);
-    const Status status = ticket.ok() ? Wait(*ticket) : ticket.status();
+    Status status = ticket.ok() ? Wait(*ticket) : ticket.status();
     if (!status.ok()) {
       for (int32_t done = 0; done < l; ++done)
         EndAppend(done, {&block, 1});  // as before: full, equal to the file or not
