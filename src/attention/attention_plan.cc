@@ -22,17 +22,12 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
     if (asked.*field != defaults.*field) o.*field = asked.*field;
   };
   take(&AttentionOptions::top_k_blocks);
+  if (o.policy == AttentionPolicy::kNsa) return o;
   take(&AttentionOptions::phase);
-  take(&AttentionOptions::dense_below);
-  if (o.policy == AttentionPolicy::kNsa) {
-    o.phase = trained.phase;
-    o.dense_below = 0;
-    return o;
-  }
   for (const auto field :
-       {&AttentionOptions::block_size, &AttentionOptions::init_blocks, &AttentionOptions::local_window,
-        &AttentionOptions::dense_layers, &AttentionOptions::kernel_size, &AttentionOptions::kernel_stride,
-        &AttentionOptions::sketch_bits}) {
+       {&AttentionOptions::dense_below, &AttentionOptions::block_size, &AttentionOptions::init_blocks,
+        &AttentionOptions::local_window, &AttentionOptions::dense_layers, &AttentionOptions::kernel_size,
+        &AttentionOptions::kernel_stride, &AttentionOptions::sketch_bits}) {
     take(field);
   }
   return o;

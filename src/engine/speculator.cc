@@ -121,10 +121,9 @@ void Speculator::Record(uint64_t sequence, const Accepted& accepted) {
   const auto it = std::find(sequences_.begin(), sequences_.end(), sequence);
   if (it == sequences_.end()) return;
   report_.tokens += static_cast<int>(accepted.tokens.size());
-  const TokenTree& tree = trees_[static_cast<size_t>(it - sequences_.begin())];
-  const size_t i = static_cast<size_t>(it - sequences_.begin());
-  if (tree.size() == 0) return;
-  report_.outcomes.push_back(OutcomeOf(tree, accepted, requests_[i].shape, requests_[i].max_tokens));
+  const auto i = static_cast<size_t>(it - sequences_.begin());
+  if (trees_[i].size() == 0) return;
+  report_.outcomes.push_back(OutcomeOf(trees_[i], accepted, requests_[i].shape, requests_[i].max_tokens));
 }
 
 void Speculator::FinishStep(double forward_us, double step_us) {

@@ -44,9 +44,6 @@ class Speculator {
   void Record(uint64_t sequence, const Accepted& accepted);
   void FinishStep(double forward_us, double step_us);
 
-  const std::vector<Strategy>* menu() const { return planner_ ? &planner_->menu() : nullptr; }
-  const PlannerSummary* summary() const { return planner_ ? &planner_->summary() : nullptr; }
-
  private:
   Drafter* Of(DrafterKind kind) { return drafters_[static_cast<size_t>(kind)].get(); }
 
