@@ -46,26 +46,6 @@ def unpack(archive, folder):
         subprocess.run(['dpkg', '-x', archive, folder], check=True)
 
 
-def king_james(deb_dir, work):
-    """The text is stored in a format of the package's own reader; one document a book."""
-    archives = glob.glob(deb_dir + '/bible-kjv_*.deb') + glob.glob(deb_dir + '/bible-kjv-text_*.deb')
-    if len(archives) < 2:
-        return []
-    for archive in archives:
-        subprocess.run(['dpkg', '-x', archive, work + '/bible'], check=True)
-    data = work + '/bible/usr/lib/bible.data'
-    if not os.path.exists(data):
-        data = (glob.glob(work + '/bible/usr/**/bible.data', recursive=True) or [''])[0]
-    out = subprocess.run([work + '/bible/usr/bin/bible', '-d', data, '-f', 'Gen1:1-Rev22:21'], cwd=os.path.dirname(data) or '.',
-                         stdin=subprocess.DEVNULL, capture_output=True, timeout=60).stdout.decode('utf8', 'ignore')
-    books = {}
-    for line in out.split('\n'):
-        match = re.match(r'\s*(\d?[A-Za-z]+)\s*\d+:\d+', line)
-        if match:
-            books.setdefault(match.group(1), []).append(line)
-    return ['\n'.join(lines) for lines in books.values()]
-
-
 def collect(deb_dir, work):
     """All documents as (package, text); exact duplicates (by their first letters and digits) are dropped."""
     texts, packages, seen = [], {}, set()
@@ -74,13 +54,6 @@ def collect(deb_dir, work):
         version = version.replace('%3a', ':')
         if package == 'wamerican':
             packages[package] = dict(version=version, use='words of the needle keys')
-            continue
-        if package.startswith('bible-kjv'):
-            packages[package] = dict(version=version)
-            if package == 'bible-kjv-text':
-                books = king_james(deb_dir, work)
-                texts += [(package, book) for book in books]
-                packages[package].update(documents=len(books), megabytes=round(sum(map(len, books)) / 1e6, 2))
             continue
         unpack(archive, work + '/' + package)
         kept = size = duplicates = 0
