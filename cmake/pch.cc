@@ -1,0 +1,1 @@
+// Owner of the precompiled headers (cmake/farsight.cmake); holds no code.
