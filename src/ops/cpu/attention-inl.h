@@ -81,6 +81,63 @@ void Product(const float* const* a, float* const* c, int m, const float* panels,
   }
 }
 
+// kRows rows of a times kVecs vectors of columns that lie as they were stored: each is converted once, and sums of many
+// columns run side by side, since few rows alone would wait for the multiply-adds.
+template <class Elem, int kRows, int kVecs>
+FS_INLINE void FewColumns(const float* const* a, float* const* c, const uint8_t* b, int64_t row_bytes, int at, int k,
+                          const float* keep, const uint8_t* next) {
+  Vec::F acc[kRows][kVecs];
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVecs; ++v) {
+      acc[i][v] = keep != nullptr ? Vec::Mul(Vec::Load(c[i] + at + v * Vec::kLanes), Vec::Set(keep[i])) : Vec::Set(0);
+    }
+  }
+  const float* rows[kRows];
+  for (int i = 0; i < kRows; ++i) rows[i] = a[i];
+  for (int j = 0; j < k; ++j, b += row_bytes, next += row_bytes) {
+    for (int line = 0; line < kVecs * Vec::kLanes * Elem::kBytes; line += 64) __builtin_prefetch(next + line, 0, 3);
+    Vec::F y[kRows];
+    for (int i = 0; i < kRows; ++i) y[i] = Vec::Set(rows[i][j]);
+    for (int v = 0; v < kVecs; ++v) {
+      const Vec::F x = Elem::Load(b + v * Vec::kLanes * Elem::kBytes);
+      for (int i = 0; i < kRows; ++i) acc[i][v] = Vec::MulAdd(y[i], x, acc[i][v]);
+    }
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int v = 0; v < kVecs; ++v) Vec::Store(acc[i][v], c[i] + at + v * Vec::kLanes);
+  }
+}
+
+template <class Elem, int kRows>
+void FewRows(const FewProduct& p) {
+  const int64_t row_bytes = p.ldb * Elem::kBytes;
+  const auto* b = reinterpret_cast<const uint8_t*>(p.b);
+  const auto* next = reinterpret_cast<const uint8_t*>(p.next);
+  constexpr int kWide = 4 * Vec::kLanes;
+  int at = 0;
+  for (; at + kWide <= p.n; at += kWide, b += kWide * Elem::kBytes, next += kWide * Elem::kBytes) {
+    FewColumns<Elem, kRows, 4>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
+  }
+  for (; at < p.n; at += 16, b += 16 * Elem::kBytes, next += 16 * Elem::kBytes) {
+    FewColumns<Elem, kRows, 16 / Vec::kLanes>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
+  }
+}
+
+template <class Elem>
+void ProductOfFew(const FewProduct& p) {
+  static_assert(kMaxFewRows == 4);
+  switch (p.m) {
+    case 1:
+      return FewRows<Elem, 1>(p);
+    case 2:
+      return FewRows<Elem, 2>(p);
+    case 3:
+      return FewRows<Elem, 3>(p);
+    default:
+      return FewRows<Elem, 4>(p);
+  }
+}
+
 template <int kRows>
 FS_INLINE void DotOne(const float* const* a, float* const* c, int j, const float* row, int k) {
   Vec::F acc[kRows];
@@ -189,6 +246,7 @@ FS_INLINE void SoftmaxGroup(const SoftmaxBlock& b, int first) {
 void SoftmaxRows(const SoftmaxBlock& b) {
   int i = 0;
   for (; i + 4 <= b.rows; i += 4) SoftmaxGroup<4>(b, i);
+  if (i + 3 == b.rows) return SoftmaxGroup<3>(b, i);
   for (; i < b.rows; ++i) SoftmaxGroup<1>(b, i);
 }
 
@@ -250,6 +308,7 @@ constexpr AttentionKernels kAttentionKernels = {{Pack<ElemF32>, Pack<ElemF16>, P
                                                 {Widen<ElemF32>, Widen<ElemF16>, Widen<ElemBf16>},
                                                 {Narrow<ElemF32>, Narrow<ElemF16>, Narrow<ElemBf16>},
                                                 Product,
+                                                {ProductOfFew<ElemF32>, ProductOfFew<ElemF16>, ProductOfFew<ElemBf16>},
                                                 {DotRows<ElemF32>, DotRows<ElemF16>, DotRows<ElemBf16>},
                                                 SoftmaxRows,
                                                 ExpSum,

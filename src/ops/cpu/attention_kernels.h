@@ -41,6 +41,24 @@ struct SoftmaxBlock {
   float* keep = nullptr;
 };
 
+// Rows of a product that reads a page as it lies there: unpacking it first pays for more.
+inline constexpr int kMaxFewRows = 4;
+
+// c[i][0, n) = (keep == null ? 0 : c[i] * keep[i]) + sum over j < k of a[i][j] * b[j][0, n), for i < m <= kMaxFewRows,
+// with the arithmetic of AttentionKernels::product. ldb in elements; n is a multiple of 16. Lines of `next`, of the
+// shape of b, are asked for on the way; it is valid memory or b itself.
+struct FewProduct {
+  const float* const* a = nullptr;
+  float* const* c = nullptr;
+  int m = 0;
+  const std::byte* b = nullptr;
+  int64_t ldb = 0;
+  int n = 0;
+  int k = 0;
+  const float* keep = nullptr;
+  const std::byte* next = nullptr;
+};
+
 struct AttentionKernels {
   // Copies b [k][ldb] of f32, f16 or bf16 (in this order) to out [n / 16][k][16] as f32: one pass in the order of
   // memory. ldb in elements; n is a multiple of 16.
@@ -53,6 +71,7 @@ struct AttentionKernels {
   // on m.
   void (*product)(const float* const* a, float* const* c, int m, const float* b, int n, int k, bool accumulate,
                   const float* keep);
+  void (*product_few[3])(const FewProduct& p);  // b of f32, f16 or bf16 (in this order)
   // c[i][j] = a[i][0, k) . b[j][0, k) for i < m, j < n; rows of b are k apart, of f32, f16 or bf16 (in this order). k
   // is a multiple of 16, at most 256. A result does not depend on m or n.
   void (*dot_rows[3])(const float* const* a, float* const* c, int m, const std::byte* b, int n, int k);

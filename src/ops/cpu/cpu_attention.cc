@@ -208,9 +208,14 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   const int queries = tile.num_rows * group;
   const int64_t elem = ElemBytes(kv.dtype);
   const int type = TypeIndex(kv.dtype);
-  const auto multiply = [&](int m, const std::byte* b, int64_t ldb, int n, int k, bool accumulate) {
+  const auto multiply = [&](int m, const std::byte* b, int64_t ldb, int n, int k, const float* keep,
+                            const std::byte* next) {
+    if (m <= kMaxFewRows) {
+      return kernels_->product_few[type]({work.a, work.c, m, b, ldb, n, k, keep, next == nullptr ? b : next});
+    }
+    if (next != nullptr) Prefetch(next, static_cast<size_t>(elem * ldb * k));
     kernels_->pack[type](b, ldb, n, k, work.packed);
-    kernels_->product(work.a, work.c, m, work.packed, n, k, accumulate, accumulate ? work.keep : nullptr);
+    kernels_->product(work.a, work.c, m, work.packed, n, k, keep != nullptr, keep);
   };
   const int seq = p.rows.row_seq[tile.first_row];
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
@@ -285,13 +290,12 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
     const std::byte* page = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
     const std::byte* next_page = following == kEnd ? nullptr : KvPage(kv, PhysicalBlock(p.rows, seq, following), head);
     const int64_t key_bytes = elem * d * block_tokens;
-    if (next_page != nullptr) Prefetch(next_page, static_cast<size_t>(key_bytes));
     const int columns = static_cast<int>(RoundUp(longest, 16));
     for (int i = 0; i < owners; ++i) {
       work.a[i] = work.q + static_cast<int64_t>(work.owner[i]) * d;
       work.c[i] = work.s + static_cast<int64_t>(i) * block_tokens;
     }
-    multiply(owners, page, block_tokens, columns, d, false);
+    multiply(owners, page, block_tokens, columns, d, nullptr, next_page);
     for (int i = 0; i < owners; ++i) std::fill(work.c[i], work.c[i] + work.hidden[i], kMasked);
     kernels_->softmax_rows({work.c, work.visible, work.owner, owners, columns, work.m, work.l, work.keep});
     for (int i = 0; i < owners; ++i) {
@@ -299,8 +303,8 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       work.a[i] = work.c[i];
       work.c[i] = work.o + static_cast<int64_t>(work.owner[i]) * padded;
     }
-    if (next_page != nullptr) Prefetch(next_page + key_bytes, static_cast<size_t>(elem * padded * block_tokens));
-    multiply(owners, page + key_bytes, padded, padded, longest, true);
+    multiply(owners, page + key_bytes, padded, padded, longest, work.keep,
+             next_page == nullptr ? nullptr : next_page + key_bytes);
   }
   close_split();
 }
