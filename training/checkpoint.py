@@ -31,7 +31,10 @@ def save_int8(config, state, prefix):
 
 
 def load(path):
-    """(config, state in f32) of last.pt or of an int8 prefix."""
+    """(config, state in f32) of last.pt, of an int8 prefix or of a GGUF file that export.py wrote."""
+    if path.endswith('.gguf'):
+        from export import read_model
+        return read_model(path)
     if path.endswith('.pt'):
         stored = torch.load(path, map_location='cpu', weights_only=False)
         return stored['config'], {k: v.float() for k, v in stored['model'].items()}

@@ -1,29 +1,41 @@
 #!/bin/bash
-# The second run of the shipped models, and the dense twin, each on one GPU (several may share one).
-#   continue.sh nsa|infllm DATA_DIR FIRST_DIR OUT_DIR SECONDS    from FIRST_DIR/NAME.int8: all lengths mixed, then evaluated
-#   continue.sh twin DATA_DIR - OUT_DIR                          a dense model of nsa-35m's size on the first run's tokens
-# Short and long rows alternate, because a model that saw only long rows at the end forgets contexts of 1K; a quarter of the
-# rows has a needle at the start, which training by chance never has.
+# Further runs of the shipped models, and the dense twin, each on one GPU (several may share one).
+#   continue.sh second nsa|infllm DATA_DIR INIT OUT_DIR SECONDS   from the first run's weights: all lengths mixed
+#   continue.sh third nsa|infllm DATA_DIR INIT OUT_DIR MTOKENS    from the second's: mostly long rows, half of them with a start needle
+#   continue.sh twin DATA_DIR OUT_DIR                             a dense model of nsa-35m's size on the first run's tokens
+# INIT: a GGUF file, or a prefix of int8 parts. Short and long rows alternate, because a model that saw only long rows at
+# the end forgets contexts of 1K; needles at the start are asked for by name, since by chance a row has none there.
+# DRAFT: the drafter whose acceptance is measured (a GGUF file).
 set -u
-NAME=$1 DATA=$2 FIRST=$3 OUT=$4 SECONDS_OF_STEPS=${5:-0}
+RUN=$1
 cd "$(dirname "$0")"
-mkdir -p "$OUT"
 export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=2
-WORKERS=${WORKERS:-4} LIMIT=${LIMIT:-400}
-MIX='[[1024,0.16],[2048,0.14],[4096,0.1],[8192,0.15],[16384,0.16],[32768,0.2],[65536,0.09]]'
+WORKERS=${WORKERS:-4} LIMIT=${LIMIT:-400} DRAFT=${DRAFT:-../models/draft-5m.gguf}
 
-if [ "$NAME" = twin ]; then
+if [ "$RUN" = twin ]; then
+  DATA=$2 OUT=$3
+  mkdir -p "$OUT"
   # nsa-35m's first run by tokens; its rows of 16K and more are replaced by rows of 8K, which dense attention can afford
   python3 train.py --model draft --config '{"d_model":512,"ff":1600,"L":10,"H":8,"HKV":2}' --data "$DATA" --out "$OUT/twin" \
     --unit tokens --phases '[[18.35,512,256,0.5,"dense"],[74.71,2048,64,0.35,"dense"],[141.95,8192,16,0.45,"dense"]]' \
     --workers "$WORKERS" --resume > "$OUT/twin.txt" 2>&1
   python3 evaluate.py --weights "$OUT/twin/final.int8" --data "$DATA" --out "$OUT/twin.json" --lengths 1024:100,4096:100,8192:100 \
     --bpb 2048,8192 --limit 60 > "$OUT/twin.eval.txt" 2>&1
-else
-  python3 train.py --model "$NAME" --init "$FIRST/$NAME.int8" --data "$DATA" --out "$OUT/$NAME" --seed 1 --muon 0.012 --adam 0.0015 \
-    --cooldown 0.7 --warm 60 --first-share 0.3 --phases "[[$SECONDS_OF_STEPS,$MIX,131072,0.5,\"sparse\"]]" \
-    --workers "$WORKERS" --resume > "$OUT/$NAME.txt" 2>&1
-  python3 evaluate.py --weights "$OUT/$NAME/final.int8" --full "$OUT/$NAME/last.pt" --draft "$FIRST/draft.int8" --data "$DATA" \
-    --out "$OUT/$NAME.json" --starts 1024:100 --limit "$LIMIT" > "$OUT/$NAME.eval.txt" 2>&1
+  touch "$OUT/twin.finished"
+  exit
 fi
+NAME=$2 DATA=$3 INIT=$4 OUT=$5 AMOUNT=$6
+mkdir -p "$OUT"
+if [ "$RUN" = second ]; then
+  MIX='[[1024,0.16],[2048,0.14],[4096,0.1],[8192,0.15],[16384,0.16],[32768,0.2],[65536,0.09]]'
+  SETTINGS=(--seed 1 --muon 0.012 --adam 0.0015 --cooldown 0.7 --first-share 0.3 --phases "[[$AMOUNT,$MIX,131072,0.5,\"sparse\"]]")
+else
+  MIX='[[1024,0.08],[2048,0.06],[4096,0.06],[8192,0.12],[16384,0.22],[32768,0.32],[65536,0.14]]'
+  SETTINGS=(--seed 2 --muon 0.008 --adam 0.001 --cooldown 0.8 --first-share 0.5 --unit tokens
+            --phases "[[$AMOUNT,$MIX,131072,0.55,\"sparse\"]]")
+fi
+python3 train.py --model "$NAME" --init "$INIT" --data "$DATA" --out "$OUT/$NAME" "${SETTINGS[@]}" --warm 60 \
+  --workers "$WORKERS" --resume > "$OUT/$NAME.txt" 2>&1
+python3 evaluate.py --weights "$OUT/$NAME/final.int8" --full "$OUT/$NAME/last.pt" --draft "$DRAFT" --data "$DATA" \
+  --out "$OUT/$NAME.json" --starts 1024:100 --limit "$LIMIT" > "$OUT/$NAME.eval.txt" 2>&1
 touch "$OUT/$NAME.finished"

@@ -77,6 +77,45 @@ def tensors_of(config, state):
     return out
 
 
+def read_model(path):
+    """(config, state in f32) of a file that `export` made: training can go on from a shipped model."""
+    import torch
+    import model
+    metadata, tensors = gguf.read(path)
+    a = metadata['general.architecture']
+    is_llama = a == 'llama'
+    config = model.Config(**model.PRESETS['draft' if is_llama else a]).to_dict()
+    config.update(L=metadata[a + '.block_count'], d_model=metadata[a + '.embedding_length'], ff=metadata[a + '.feed_forward_length'],
+                  V=metadata[a + '.vocab_size'], H=metadata[a + '.attention.head_count'], HKV=metadata[a + '.attention.head_count_kv'],
+                  D=metadata[a + '.attention.key_length'])
+    for key, value in metadata_of(config, '', 0).items():  # every other setting has to be the preset's
+        if key not in ('general.name', a + '.context_length') and metadata.get(key) != (np.float32(value) if isinstance(value, float) else value):
+            raise ValueError('%s: %s is %s, not %s' % (path, key, metadata.get(key), value))
+
+    def layers(name):
+        return np.stack([tensors['blk.%d.%s' % (i, name)] for i in range(config['L'])])
+
+    def halves(weight, heads):  # undoes permute_for_pairs
+        out_size, in_size = weight.shape
+        return weight.reshape(heads, out_size // heads // 2, 2, in_size).swapaxes(1, 2).reshape(out_size, in_size)
+
+    def projection(name):
+        if a == 'nsa' and config['kv_sets'] == 3:
+            return np.concatenate([layers('attn_%s_%s.weight' % (name, branch)) for branch in BRANCHES], 1)
+        weights = layers('attn_%s.weight' % name)
+        return np.stack([halves(w, config['HKV']) for w in weights]) if is_llama and name == 'k' else weights
+
+    queries = layers('attn_q.weight')
+    state = {'emb': tensors['token_embd.weight'], 'nf': tensors['output_norm.weight'],
+             'wq': np.stack([halves(w, config['H']) for w in queries]) if is_llama else queries,
+             'wk': projection('k'), 'wv': projection('v'), 'wo': layers('attn_output.weight'), 'wd': layers('ffn_down.weight'),
+             'wi': np.concatenate([layers('ffn_gate.weight'), layers('ffn_up.weight')], 1),
+             'nrm': np.stack([layers('attn_norm.weight'), layers('ffn_norm.weight')], 1)}
+    if a == 'nsa':
+        state.update(wg=layers('attn_gate.weight'), ck=layers('attn_compress_k.weight'), cv=layers('attn_compress_v.weight'))
+    return config, {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in state.items()}
+
+
 def export(config, state, tokenizer, path, name, context=65536, f32=False):
     metadata = metadata_of(config, name, context)
     metadata['general.file_type'] = 0 if f32 else 7

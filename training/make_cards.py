@@ -46,18 +46,23 @@ def training_of(name, number, log, data):
     start, done = next(r for r in log if r.get('event') == 'start'), next(r for r in log if r.get('event') == 'done')
     first_steps = sum(r['seconds'] for r in log if r.get('event') == 'first_step')
     a = start['arguments']
-    is_second = number == 2
-    script = 'training/continue.sh %s DATA FIRST OUT %d' % (name, json.loads(a['phases'])[0][0]) if is_second else 'training/train_all.sh DATA OUT'
+    amount = json.loads(a['phases'])[0][0]
+    title, script, beside = {
+        1: ('', 'train_all.sh DATA OUT', ''),
+        2: ('Second run, from the Q8_0 weights of the first, every length in turn. ', 'continue.sh second %s DATA INIT OUT %d' % (name, amount),
+            ' shared with another training process'),
+        3: ('Third run, from the Q8_0 weights of the second, mostly long rows, more needles at the start. ',
+            'continue.sh third %s DATA INIT OUT %d' % (name, amount), ' shared with two other training processes')}[number]
     out = ['%s%.2f M parameters. %.1f M tokens in %d steps of 131,072 (about %.1f passes over the text), %d s of steps and %d s of '
            'compiling on one NVIDIA H200%s (driver 580.159.04, PyTorch %s); bf16 products over f32 weights. Seed %d (rows are built by '
            'parallel processes, so a rerun is close but not identical).' % (
-               'Second run, from the Q8_0 weights of the first, every length in turn. ' if is_second else '',
-               start['parameters'] / 1e6, done['tokens'] / 1e6, done['step'], done['tokens'] / data['train_tokens'], done['elapsed'],
-               first_steps, ' shared with another training process' if is_second else '', start['torch'], a['seed']), '',
-           'Command: `%s`. KL weight %s, Muon %s, AdamW %s, weight decay %s, linear cooldown over the last %d %% of the time. Phases '
-           '`[seconds, context, rows, share of retrieval rows, attention]`%s: `%s`' % (
+               title, start['parameters'] / 1e6, done['tokens'] / 1e6, done['step'], done['tokens'] / data['train_tokens'], done['elapsed'],
+               first_steps, beside, start['torch'], a['seed']), '',
+           'Command: `training/%s`. KL weight %s, Muon %s, AdamW %s, weight decay %s, linear cooldown over the last %d %% of the time. Phases '
+           '`[%s, context, rows, share of retrieval rows, attention]`%s: `%s`' % (
                script, a['kl'], a['muon'], a['adam'], a['decay'], 100 * a['cooldown'],
-               ' (a mixture: `[[context, share of the tokens], ...]` and the tokens of a step)' if is_second else '', a['phases']), '',
+               'seconds' if a.get('unit', 'seconds') == 'seconds' else 'millions of tokens',
+               ' (a mixture: `[[context, share of the tokens], ...]` and the tokens of a step)' if number > 1 else '', a['phases']), '',
            '| step | context | tokens, M | loss of text, nats | needle accuracy | stated at the start | copy | list | tokens/s |',
            '| --- | --- | --- | --- | --- | --- | --- | --- | --- |']
     points = [r for r in log if 'text' in r]
@@ -164,7 +169,7 @@ def needles_of(result, first, title, longest):
 def card(name):
     title, about = ABOUT[name]
     data, result = read_json(HERE + '/results/data.json'), read_json('%s/results/%s.json' % (HERE, name))
-    logs = [lines_of(path) for path in ('%s/results/%s%s.log.jsonl' % (HERE, name, part) for part in ('', '.2')) if os.path.exists(path)]
+    logs = [lines_of(path) for path in ('%s/results/%s%s.log.jsonl' % (HERE, name, part) for part in ('', '.2', '.3')) if os.path.exists(path)]
     phases = [p for log in logs for r in log if r.get('event') == 'start' for p in json.loads(r['arguments']['phases'])]
     longest = max(p[1] if isinstance(p[1], int) else max(T for T, _ in p[1]) for p in phases)
     out = ['# ' + title, '', about + ' Trained by this project; licence of the weights: Apache-2.0.', '',

@@ -26,7 +26,8 @@ class Optimizer:
         plain = [p for name, p in net.named_parameters() if id(p) not in taken and name not in ('emb', 'wg')]
         self.momentum = [torch.zeros_like(p) for p, _ in self.matrices]
         self.adam = torch.optim.AdamW([dict(params=decayed, weight_decay=0.01), dict(params=plain, weight_decay=0.0)],
-                                      lr=adam_lr, betas=(0.9, 0.95), eps=1e-10, fused=net.emb.is_cuda)
+                                      lr=adam_lr, betas=(0.9, 0.95), eps=1e-10,
+                                      **({'fused': True} if net.emb.is_cuda else {}))  # PyTorch 1.13 has none
 
     @torch.no_grad()
     def step(self, factor, momentum):

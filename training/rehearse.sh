@@ -1,7 +1,8 @@
 #!/bin/bash
 # The whole path on a CPU with tiny models: data, training, an interrupted and resumed run, export, reading back, logits
 # against the f32 reference, evaluation, golden files. Fails on the first thing that is wrong.
-#   rehearse.sh [PYTHON]          without PYTHON: a virtual environment with the packages of requirements.txt
+#   rehearse.sh [PYTHON]          without PYTHON: a virtual environment with the packages of requirements.txt. Debian's
+#                                 python3-torch (no CUDA, small) and `tokenizers` from PyPI are enough.
 set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -33,10 +34,11 @@ PYTHON
   "$python" verify_export.py "$work/$name/last.pt" "$work/$name.f32.gguf" 256 1e-3
   "$python" export.py "$work/$name/final.int8" "$work/data/tokenizer.json" "$work/$name.gguf" "$name"
   "$python" verify_export.py "$work/$name/final.int8" "$work/$name.gguf" 256 1e-2
+  "$python" verify_export.py "$work/$name.gguf" "$work/$name.gguf" 256 1e-2  # a file read back as weights to train on
 done
 # a second run from the exported numbers: two lengths in turn, counted in tokens, needles at the start
 "$python" train.py --model nsa --config "$tiny" --data "$work/data" --out "$work/again" --workers 1 --log 4 --warm 3 --unit tokens \
-  --init "$work/nsa/final.int8" --first-share 0.3 --phases '[[0.004096,[[128,0.5],[256,0.5]],512,0.8,"sparse"]]' > "$work/again.txt"
+  --init "$work/nsa.gguf" --first-share 0.3 --phases '[[0.004096,[[128,0.5],[256,0.5]],512,0.8,"sparse"]]' > "$work/again.txt"
 grep -q '"event": "done", "step": 8, "tokens": 4096' "$work/again.txt"
 "$python" evaluate.py --weights "$work/nsa/final.int8" --draft "$work/draft/final.int8" --data "$work/data" --out "$work/nsa.json" \
   --lengths 256:1 --starts 256:1 --full "$work/nsa/last.pt" --bpb 256 --bpb-tokens 512 --tokens 1024 --sample-tokens 1 > "$work/evaluation.txt"

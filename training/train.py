@@ -32,7 +32,7 @@ def arguments():
     p.add_argument('--out', required=True)
     p.add_argument('--phases', required=True)
     p.add_argument('--unit', default='seconds', choices=('seconds', 'tokens'))
-    p.add_argument('--init', default='', help='weights to start from: a prefix of int8 parts or last.pt')
+    p.add_argument('--init', default='', help='weights to start from: a GGUF file, a prefix of int8 parts or last.pt')
     p.add_argument('--config', default='{}', help='JSON over the preset')
     p.add_argument('--kl', type=float, default=0.05, help='weight of the KL summed over layers')
     p.add_argument('--muon', type=float, default=0.02)
