@@ -113,7 +113,7 @@ def read_model(path):
              'nrm': np.stack([layers('attn_norm.weight'), layers('ffn_norm.weight')], 1)}
     if a == 'nsa':
         state.update(wg=layers('attn_gate.weight'), ck=layers('attn_compress_k.weight'), cv=layers('attn_compress_v.weight'))
-    return config, {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in state.items()}
+    return config, {key: torch.from_numpy(np.array(value)) for key, value in state.items()}
 
 
 def export(config, state, tokenizer, path, name, context=65536, f32=False):
