@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Golden files of the engine's parity tests, all from reference.py in f32.   golden.py OUT_DIR [REAL_MODEL.gguf HELD_OUT.xz]
+"""Golden files of the engine's parity tests, all from reference.py in f32.   golden.py OUT_DIR [REAL_MODEL.gguf... HELD_OUT.xz]
 
 tiny-*.gguf: random models of 2 layers with small constants, one for every option, F32, with a tiny tokenizer.
 tiny-*.json: per length the tokens, logits of chosen positions, and every layer's block lists of chosen positions.
-NAME.json (real model): tokens at two lengths, the five largest logits at chosen positions, block lists of the last one.
+NAME.json (real model): per length the tokens; at eight positions the five largest logits, the block lists, and by how
+much the last block of each list was chosen.
 """
 import json
 import lzma
@@ -29,6 +30,7 @@ VARIANTS = {
                          compress_rope='post'),
 }
 LENGTHS = (5, 40, 200, 700)
+REAL_LENGTHS = (64, 2048, 8192)
 
 
 def random_state(config, seed):
@@ -72,20 +74,26 @@ def main():
         with open('%s/tiny-%s.json' % (out, name), 'w') as file:
             json.dump(dict(model='tiny-%s.gguf' % name, cases=cases), file, separators=(',', ':'))
     if len(sys.argv) > 3:
-        reference = Reference(sys.argv[2])
-        with lzma.open(sys.argv[3]) as file:
+        with lzma.open(sys.argv[-1]) as file:
             stream = np.frombuffer(file.read(), np.uint16)
-        cases = []
-        for T in (64, 2048):
-            tokens = [int(t) for t in stream[100_000:100_000 + T]]
-            logits, flags = reference.forward(tokens)
-            positions = list(range(T // 8 - 1, T, T // 8))
-            best = [logits[p].topk(5) for p in positions]
-            cases.append(dict(tokens=tokens, positions=positions, top=[b.indices.tolist() for b in best],
-                              logits=[[round(v, 4) for v in b.values.tolist()] for b in best], blocks=block_lists(flags, positions[-1:])))
-        name = os.path.basename(sys.argv[2]).replace('.gguf', '.json')
-        with open('%s/%s' % (out, name), 'w') as file:
-            json.dump(dict(model=os.path.basename(sys.argv[2]), cases=cases), file, separators=(',', ':'))
+        for path in sys.argv[2:-1]:
+            real_model(path, stream, out)
+
+
+def real_model(path, stream, out):
+    reference, cases = Reference(path), []
+    for T in REAL_LENGTHS:
+        tokens = [int(t) for t in stream[100_000:100_000 + T]]
+        margins = []
+        logits, flags = reference.forward(tokens, margins)
+        positions = list(range(T // 8 - 1, T, T // 8))
+        best = [logits[p].topk(5) for p in positions]
+        cases.append(dict(tokens=tokens, positions=positions, top=[b.indices.tolist() for b in best],
+                          logits=[[round(v, 4) for v in b.values.tolist()] for b in best], blocks=block_lists(flags, positions),
+                          margins=[[[round(v, 6) for v in layer[:, p].tolist()] for p in positions] for layer in margins]))
+        print(path, T, flush=True)
+    with open('%s/%s' % (out, os.path.basename(path).replace('.gguf', '.json')), 'w') as file:
+        json.dump(dict(model=os.path.basename(path), cases=cases), file, separators=(',', ':'))
 
 
 if __name__ == '__main__':

@@ -77,17 +77,25 @@ class Reference:
         return out
 
     def select(self, scores, T):
-        """-> flags [K, T, blocks]; equal scores: lower index first"""
+        """-> flags [K, T, blocks]; equal scores: lower index first. self.margins [K, T]: by how much of its score the last
+        chosen block beat the first one left out (1: nothing was left out); near 0 rounding decides."""
         blocks = scores.shape[-1]
         j, own = torch.arange(blocks)[None], (torch.arange(T) // self.block)[:, None]
         visible = j <= own
         ranked = scores.masked_fill((j < self.init) | (j > own - self.local), 1e9).masked_fill(~visible, -1.0)
-        order = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[..., :min(self.n, blocks)]
+        values, order = torch.sort(ranked, dim=-1, descending=True, stable=True)
+        if self.n < blocks:
+            last, left_out = values[..., self.n - 1], values[..., self.n].clamp(min=0)
+            self.margins = torch.where(values[..., self.n] < 0, torch.ones_like(last), (last - left_out) / last.clamp(min=1e-30))
+        else:
+            self.margins = torch.ones(ranked.shape[:2])
+        order = order[..., :min(self.n, blocks)]
         return torch.zeros_like(ranked, dtype=torch.bool).scatter_(-1, order, True) & visible
 
     @torch.no_grad()
-    def forward(self, tokens):
-        """logits [T, vocab] and the selection of every layer, flags [K, T, blocks]"""
+    def forward(self, tokens, margins=None):
+        """logits [T, vocab] and the selection of every layer, flags [K, T, blocks]; margins: a list that receives those of
+        every layer, [K, T]"""
         T, H, K, D = len(tokens), self.H, self.K, self.D
         at = torch.arange(T)
         causal = at[None] <= at[:, None]
@@ -116,6 +124,8 @@ class Reference:
                 P = p.sum(1)
             flags = self.select(self.block_scores(P, blocks), T)
             lists.append(flags)
+            if margins is not None:
+                margins.append(self.margins)
             allowed = flags.repeat_interleave(self.block, -1)[..., :T] & causal
             o, _ = self.attention(qr, self.rope(ks, at), vs, allowed)
             if self.a == 'nsa':
