@@ -8,6 +8,7 @@
 
 #include "base/buffer.h"
 #include "base/dtype.h"
+#include "base/page_arena.h"
 #include "base/thread_pool.h"
 
 namespace farsight {
@@ -53,6 +54,26 @@ TEST(Buffer, IsZeroedAndAligned) {
 TEST(Buffer, RefusesAbsurdSizesWithAStatus) {
   EXPECT_EQ(AllocateHost(SIZE_MAX).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(AllocateHost(size_t{1} << 60).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(PageArena, BuffersOutliveItAndShareNothing) {
+  std::vector<Buffer> buffers;
+  {
+    PageArena arena;
+    for (const size_t size : {1, 100, 3 << 20, 4 << 20, 5 << 20, 4 << 20, 4 << 20, 64, 0}) {
+      auto b = arena.Allocate(size);
+      ASSERT_TRUE(b.ok());
+      EXPECT_GE(b->size(), size);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(b->data()) % 64, 0u);
+      for (size_t i = 0; i < size; i += 61) ASSERT_EQ(static_cast<int>(b->data()[i]), 0);
+      std::memset(b->data(), 1, size);
+      buffers.push_back(std::move(*b));
+    }
+  }
+  for (Buffer& b : buffers) {
+    for (size_t i = 0; i < b.size(); i += 61) b.data()[i] = std::byte{2};
+    Buffer gone = std::move(b);
+  }
 }
 
 TEST(ThreadPool, RunsEveryTaskOnceForManyJobs) {

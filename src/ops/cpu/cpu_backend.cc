@@ -148,7 +148,7 @@ Status CpuBackend::Reserve(const OpLimits& limits) {
   const size_t row = static_cast<size_t>(CeilDiv(limits.max_width, kBlockInputs)) * sizeof(QuantBlock);
   const size_t bytes = row * static_cast<size_t>(limits.max_rows);
   if (bytes > scratch_.size()) {
-    FS_ASSIGN_OR_RETURN(scratch_, AllocateHost(bytes));
+    FS_ASSIGN_OR_RETURN(scratch_, arena_.Allocate(bytes));
   }
   if (limits.max_precise > max_precise_ || limits.max_width > precise_width_) {
     max_precise_ = std::max(max_precise_, limits.max_precise);
@@ -163,7 +163,7 @@ Status CpuBackend::Reserve(const OpLimits& limits) {
 }
 
 StatusOr<CpuMatrix> CpuBackend::PrepareMatrix(std::span<const HostMatrix> parts) {
-  return CpuMatrix::Pack(parts, pool_.get());
+  return CpuMatrix::Pack(parts, pool_.get(), &arena_);
 }
 
 void CpuBackend::Embed(const EmbedParams<CpuMatrix>& p) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "base/page_arena.h"
 #include "base/thread_pool.h"
 #include "ops/backend.h"
 #include "ops/cpu/cpu_attention.h"  // CpuAttention: cache, summaries, selection, attention
@@ -25,7 +26,7 @@ class CpuBackend {
   int num_threads() const { return pool_->num_threads(); }
   void SetThreads(int num_threads);  // between steps
 
-  StatusOr<Buffer> Allocate(size_t bytes) { return AllocateHost(bytes); }
+  StatusOr<Buffer> Allocate(size_t bytes) { return arena_.Allocate(bytes); }
   void CopyIn(Buffer& to, size_t offset, std::span<const std::byte> from);
   void CopyOut(const Buffer& from, size_t offset, std::span<std::byte> to);
   Status Reserve(const OpLimits& limits);
@@ -49,6 +50,7 @@ class CpuBackend {
  private:
   CpuBackend(int num_threads, Isa isa);
 
+  PageArena arena_;
   Isa isa_;
   const OpKernels* kernels_;
   std::unique_ptr<ThreadPool> pool_;

@@ -192,7 +192,7 @@ Status CheckParts(std::span<const HostMatrix> parts) {
 
 }  // namespace
 
-StatusOr<CpuMatrix> CpuMatrix::Pack(std::span<const HostMatrix> parts, ThreadPool* pool) {
+StatusOr<CpuMatrix> CpuMatrix::Pack(std::span<const HostMatrix> parts, ThreadPool* pool, PageArena* arena) {
   FS_RETURN_IF_ERROR(CheckParts(parts));
   CpuMatrix m;
   m.dtype_ = parts[0].dtype;
@@ -202,7 +202,7 @@ StatusOr<CpuMatrix> CpuMatrix::Pack(std::span<const HostMatrix> parts, ThreadPoo
   m.num_panels_ = (m.rows_ + kPanelOutputs - 1) / kPanelOutputs;
   m.panel_bytes_ = l.bits == 0 ? BytesOf(m.dtype_, static_cast<size_t>(m.cols_)) * kPanelOutputs
                                : static_cast<size_t>(m.cols_ / l.SuperInputs()) * static_cast<size_t>(l.SuperBytes());
-  FS_ASSIGN_OR_RETURN(m.data_, AllocateHost(m.bytes()));
+  FS_ASSIGN_OR_RETURN(m.data_, arena->Allocate(m.bytes()));
   const size_t row_bytes = BytesOf(m.dtype_, static_cast<size_t>(m.cols_));
   pool->ParallelFor(m.num_panels_, [&](int64_t i, int) {
     auto* panel = reinterpret_cast<uint8_t*>(m.data_.data() + static_cast<size_t>(i) * m.panel_bytes_);

@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "base/dtype.h"
+#include "base/page_arena.h"
 #include "base/thread_pool.h"
 #include "farsight/status.h"
 #include "ops/params.h"
@@ -17,9 +18,10 @@ class CpuMatrix {
  public:
   CpuMatrix() = default;
 
-  // Stacks the parts (one dtype, one width) and packs them on all threads of the pool. kInvalidArgument when the parts
-  // do not fit together or their data has the wrong size, kResourceExhausted when memory is short.
-  static StatusOr<CpuMatrix> Pack(std::span<const HostMatrix> parts, ThreadPool* pool);
+  // Stacks the parts (one dtype, one width) and packs them on all threads of the pool into memory of the arena.
+  // kInvalidArgument when the parts do not fit together or their data has the wrong size, kResourceExhausted when
+  // memory is short.
+  static StatusOr<CpuMatrix> Pack(std::span<const HostMatrix> parts, ThreadPool* pool, PageArena* arena);
 
   DType dtype() const { return dtype_; }
   int64_t rows() const { return rows_; }
