@@ -128,6 +128,11 @@ class Engine {
 
   // Forgets the caches of finished sequences, which later requests with the same beginning would reuse.
   void DropCaches();
+  // Other attention for the requests to come; weights and buffers stay. Of the caches of finished sequences the
+  // beginning that attended to everything is kept, with summaries made anew, so answers are those of a new engine, bit
+  // for bit. kInvalidArgument while a request is under way, for another block size and where a Forecast is used. On an
+  // error nothing changes.
+  Status SetAttention(const AttentionOptions& attention);
   EngineStats stats() const;
 
  private:

@@ -47,14 +47,15 @@ struct Request {
   std::vector<std::string> stop;  // the answer ends before the first of these
   bool ignore_eos = false;
   // Rows at or after this position count as decode for a policy whose phase is kDecode, although they are part of the
-  // prompt: a given answer is scored as it would have been generated. -1: the prompt is all prefill.
+  // prompt: a given answer is scored as it would have been generated. Earlier rows only give context: on_logits is not
+  // told of them, and they may come from the cache of an earlier sequence. -1: the prompt is all prefill.
   int64_t decode_from = -1;
 
   // Callbacks run on the thread that calls Engine::Step. Each may be empty.
   std::function<bool(const TokenEvent&)> on_token;                          // false cancels
   std::function<void(int64_t done, int64_t total)> on_progress;             // prompt tokens read
   std::function<void(const BlockTrace&)> on_blocks;                         // for each generated row and layer
-  std::function<void(int64_t position, std::span<const float>)> on_logits;  // every row, prompt included
+  std::function<void(int64_t position, std::span<const float>)> on_logits;  // every row, see decode_from
 };
 
 struct Completion {

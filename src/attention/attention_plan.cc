@@ -35,6 +35,12 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
 
 }  // namespace
 
+bool AttentionPlan::SharesSummaries(const AttentionPlan& other) const {
+  const SummaryView &a = summary, &b = other.summary;
+  return sources == other.sources && a.kind == b.kind && a.kernel == b.kernel && a.stride == b.stride &&
+         a.bits == b.bits;
+}
+
 StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers,
                                           const std::optional<SummaryView>& forecast) {
   AttentionPlan plan;

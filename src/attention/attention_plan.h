@@ -27,6 +27,8 @@ struct AttentionPlan {
   int local_blocks = 0;
 
   bool Selects() const { return summary.kind != SummaryKind::kNone; }
+  // Does a cache that was filled under this plan hold the summaries that `other` needs?
+  bool SharesSummaries(const AttentionPlan& other) const;
   // Does a row select (in the layers that do), or attend to everything?
   bool RowSelects(int64_t position, bool is_decode) const {
     return Selects() && (is_decode || options.phase == SparsePhase::kAll) && position + 1 >= options.dense_below;

@@ -143,13 +143,13 @@ Status Likelihood(const Setting& s, bool bits_per_byte) {
                                                        "positions", "tokens", "bytes", "bits_per_byte"}
                             : std::vector<std::string>{"attention", "top_k_blocks", "sketch_bits", "context", "prefix",
                                                        "tokens", "perplexity", "error", "nll"});
-  for (size_t v = 0; v < engines.size() && !Interrupted(); ++v) {
-    ProgressBar bar("scoring " + engines.variant(v).Label());
-    const eval::Hooks hooks{[&bar](int64_t done, int64_t total) { bar.Update(done, total); }, Interrupted};
-    FS_ASSIGN_OR_RETURN(Engine* const engine, engines.Use(v));
-    FS_ASSIGN_OR_RETURN(const eval::TextScore score, eval::ScoreText(*s.model, *engine, s.hay.tokens(), spec, hooks));
-    bar.Clear();
-    if (!score.complete) break;
+  ProgressBar bar("scoring");
+  const eval::Hooks hooks{[&bar](int64_t done, int64_t total) { bar.Update(done, total); }, Interrupted};
+  FS_ASSIGN_OR_RETURN(const std::vector<eval::TextScore> scores,
+                      eval::ScoreText(*s.model, engines, s.hay.tokens(), spec, hooks));
+  bar.Clear();
+  for (size_t v = 0; v < scores.size(); ++v) {
+    const eval::TextScore& score = scores[v];
     const eval::Variant& variant = engines.variant(v);
     const std::vector<Table::Value> head = {Table::Text(variant.Name()), Table::Integer(variant.Blocks()),
                                             Table::Integer(variant.Bits()), Table::Integer(spec.context),

@@ -64,9 +64,10 @@ struct Engine::Impl {
     bool cancelled = false;
     Clock::time_point started, prefilled;
     bool started_once = false;
-    bool drafts = false;   // known to the speculator
-    Draft draft;           // of the step at hand
-    int64_t progress = 0;  // prompt tokens reported
+    int64_t dense_tokens = INT64_MAX;  // leading tokens whose rows all attended to everything
+    bool drafts = false;               // known to the speculator
+    Draft draft;                       // of the step at hand
+    int64_t progress = 0;              // prompt tokens reported
 
     Job(Id id_, Request r, DoneFn d, BlockPool* pool, int block_tokens, const Tokenizer& tokenizer)
         : id(id_),
@@ -75,6 +76,8 @@ struct Engine::Impl {
           sequence(id_, pool, block_tokens),
           detokenizer(tokenizer),
           stops(request.stop) {}
+
+    bool WantsLogits(int64_t position) const { return request.on_logits && position >= request.decode_from; }
   };
 
   std::shared_ptr<Model> model;
@@ -85,7 +88,12 @@ struct Engine::Impl {
   std::unique_ptr<ModelRunner> runner;
   std::unique_ptr<Speculator> speculator;  // where the options ask for drafts
   std::map<Id, std::unique_ptr<Job>> jobs;
-  std::list<SequenceCache> finished;  // caches of finished sequences, the most recent first
+  // Caches of finished sequences, the most recent first.
+  struct Finished {
+    SequenceCache cache;
+    int64_t dense_tokens = 0;  // as of Job, at most the cache's length
+  };
+  std::list<Finished> finished;
   Id next_id = 1;
   EngineStats stats;
   Batch batch;
@@ -93,6 +101,7 @@ struct Engine::Impl {
   SamplerScratch scratch;
 
   Status Start();
+  void SummariseAgain(const SequenceCache& cache);
   void TakeCachedPrefix(Job* job);
   void MakeRoom();
   void FillBatch(const StepPlan& step);
@@ -168,16 +177,34 @@ Status Engine::Impl::Start() {
   return OkStatus();
 }
 
-// Reuses the longest common beginning with a finished sequence. At least one prompt token is always computed: its
-// logits are needed.
+void Engine::Impl::SummariseAgain(const SequenceCache& cache) {
+  for (int64_t first = 0; first < cache.length(); first += options.prefill_chunk) {
+    batch.Clear();
+    for (int64_t p = first; p < std::min(cache.length(), first + options.prefill_chunk); ++p) {
+      batch.tokens.push_back(cache.tokens()[static_cast<size_t>(p)]);
+      batch.positions.push_back(static_cast<int32_t>(p));
+      batch.row_seq.push_back(0);
+    }
+    batch.block_tables.assign(cache.blocks().begin(), cache.blocks().end());
+    batch.block_tables.resize(static_cast<size_t>(runner->max_blocks()), -1);
+    batch.num_seqs = 1;
+    runner->Summarise(batch);
+  }
+}
+
+// Reuses the longest common beginning with a finished sequence, of rows that nobody wants computed here. At least one
+// prompt token is always computed: its logits are needed.
 void Engine::Impl::TakeCachedPrefix(Job* job) {
-  if (job->request.on_logits || job->request.decode_from >= 0) return;  // those want every row computed here
-  const auto& prompt = job->request.prompt;
+  const Request& request = job->request;
+  const auto& prompt = request.prompt;
+  int64_t most = static_cast<int64_t>(prompt.size()) - 1;
+  if (request.decode_from >= 0) most = std::min(most, request.decode_from);
+  if (request.on_logits && request.decode_from < 0) most = 0;
   auto best = finished.end();
   int64_t best_length = 0;
   for (auto it = finished.begin(); it != finished.end(); ++it) {
-    const auto cached = it->tokens();
-    const auto limit = std::min(cached.size(), prompt.size() - 1);
+    const auto cached = it->cache.tokens();
+    const auto limit = std::min(cached.size(), static_cast<size_t>(most));
     const auto same =
         std::mismatch(cached.begin(), cached.begin() + static_cast<std::ptrdiff_t>(limit), prompt.begin());
     const auto length = static_cast<int64_t>(same.first - cached.begin());
@@ -187,7 +214,8 @@ void Engine::Impl::TakeCachedPrefix(Job* job) {
     }
   }
   if (best == finished.end()) return;
-  job->sequence.cache = best->Fork(best_length);
+  job->sequence.cache = best->cache.Fork(best_length);
+  if (best->dense_tokens < best_length) job->dense_tokens = best->dense_tokens;
   job->completion.cached_tokens = best_length;
 }
 
@@ -214,9 +242,11 @@ void Engine::Impl::FillBatch(const StepPlan& step) {
       batch.tokens.push_back(r.sequence->TokenAt(position));
       batch.positions.push_back(static_cast<int32_t>(position));
       batch.row_seq.push_back(batch.num_seqs);
-      batch.selects.push_back(plan.RowSelects(position, position >= decode_from) ? 1 : 0);
+      const bool selects = plan.RowSelects(position, position >= decode_from);
+      if (selects) job.dense_tokens = std::min(job.dense_tokens, position);
+      batch.selects.push_back(selects ? 1 : 0);
       const bool last = position + 1 >= static_cast<int64_t>(r.sequence->tokens.size());
-      if (job.request.on_logits || (last && job.limit > 0)) batch.logit_rows.push_back(batch.num_rows() - 1);
+      if (job.WantsLogits(position) || (last && job.limit > 0)) batch.logit_rows.push_back(batch.num_rows() - 1);
     }
     const auto blocks = r.sequence->cache.blocks();
     batch.block_tables.resize(static_cast<size_t>(batch.num_seqs + 1) * width, -1);
@@ -388,7 +418,9 @@ StatusOr<Accepted> Engine::Impl::Choose(Job* job, const PlannedRows& rows, int f
 void Engine::Impl::Observe(Job* job, const PlannedRows& rows, int first_row, const Accepted& chosen) {
   const int64_t end = rows.first + rows.count;
   if (job->request.on_logits) {
-    for (int i = 0; i < rows.count; ++i) job->request.on_logits(rows.first + i, LogitsOf(first_row + i));
+    for (int i = 0; i < rows.count; ++i) {
+      if (job->WantsLogits(rows.first + i)) job->request.on_logits(rows.first + i, LogitsOf(first_row + i));
+    }
   }
   if (end > job->progress && job->progress < job->sequence.prompt_tokens) {
     job->progress = std::min(end, job->sequence.prompt_tokens);
@@ -465,9 +497,12 @@ void Engine::Impl::Finish(Job* job, FinishReason reason, Status status) {
   }
   scheduler->Remove(&job->sequence);
   if (job->drafts) speculator->End(job->id);
-  // A cache computed with teacher-forced sparse rows is not what a prompt would give; neither is one after an error.
-  if (reason != FinishReason::kError && job->request.decode_from < 0 && job->sequence.cache.length() > 0) {
-    finished.push_front(std::move(job->sequence.cache));
+  // Given rows that selected as written ones do are not what a prompt would give; neither is anything after an error.
+  SequenceCache& cache = job->sequence.cache;
+  const int64_t dense = std::min(job->dense_tokens, cache.length());
+  if (job->request.decode_from >= 0) cache.Truncate(dense);
+  if (reason != FinishReason::kError && cache.length() > 0) {
+    finished.push_front({std::move(cache), dense});
     while (static_cast<int>(finished.size()) > options.max_sequences) finished.pop_back();
   }
   DoneFn done = std::move(job->done);
@@ -552,6 +587,28 @@ StatusOr<Completion> Engine::Generate(Request request) {
 }
 
 void Engine::DropCaches() { impl_->finished.clear(); }
+
+Status Engine::SetAttention(const AttentionOptions& attention) {
+  Impl& e = *impl_;
+  if (HasWork()) return InvalidArgument("the attention policy can't change while a request is under way");
+  if (e.stats.forecast) return InvalidArgument("an engine with a Forecast keeps its attention policy");
+  const ModelConfig& config = e.model->impl().config;
+  FS_ASSIGN_OR_RETURN(AttentionPlan plan, MakeAttentionPlan(attention, config.attention, config.layers));
+  if (plan.options.block_size != e.plan.options.block_size) {
+    return InvalidArgument("the cache has blocks of " + std::to_string(e.plan.options.block_size) + " tokens, not " +
+                           std::to_string(plan.options.block_size));
+  }
+  FS_RETURN_IF_ERROR(e.runner->SetPlan(plan));
+  const bool summaries_stay = e.plan.SharesSummaries(plan);
+  e.plan = std::move(plan);
+  e.options.attention = e.stats.attention = e.plan.options;
+  e.stats.kv_bytes = e.stats.blocks_total * e.runner->bytes_per_block();
+  for (auto& f : e.finished) f.cache.Truncate(f.dense_tokens);
+  std::erase_if(e.finished, [](const Impl::Finished& f) { return f.cache.length() == 0; });
+  if (summaries_stay) return OkStatus();
+  for (const auto& f : e.finished) e.SummariseAgain(f.cache);
+  return OkStatus();
+}
 
 EngineStats Engine::stats() const {
   EngineStats s = impl_->stats;

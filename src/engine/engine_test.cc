@@ -185,6 +185,33 @@ TEST_F(EngineTest, ASharedBeginningIsReusedAndChangesNothing) {
   }
 }
 
+TEST_F(EngineTest, AfterAChangeOfAttentionOnlyWhatWasReadDenselyIsReused) {
+  auto model = Load("llama");
+  AttentionOptions sparse{.policy = AttentionPolicy::kSketch, .phase = SparsePhase::kAll};
+  sparse.block_size = 16;
+  sparse.top_k_blocks = 4;
+  sparse.local_window = 32;
+  sparse.dense_below = 100;
+  AttentionOptions dense = sparse;
+  dense.policy = AttentionPolicy::kDense;
+  auto engine = Make(model, {.attention = sparse});
+  const auto prompt = Prompt(300, 11);
+  (void)Tokens(*engine, prompt, 20);
+  ASSERT_TRUE(engine->SetAttention(dense).ok());
+  const auto c = engine->Generate(Ask(prompt, 20));
+  ASSERT_TRUE(c.ok());
+  EXPECT_EQ(c->cached_tokens, 99) << "rows that saw fewer than 100 tokens did not select";
+  EXPECT_EQ(c->tokens, Tokens(*Make(model, {.attention = dense}), prompt, 20));
+  ASSERT_TRUE(engine->SetAttention(sparse).ok());
+
+  dense.block_size = 32;
+  EXPECT_EQ(engine->SetAttention(dense).code(), StatusCode::kInvalidArgument) << "pages have a fixed size";
+  ASSERT_TRUE(engine->Submit(Ask(prompt, 1), [](const Completion&) {}).ok());
+  dense.block_size = 16;
+  EXPECT_EQ(engine->SetAttention(dense).code(), StatusCode::kInvalidArgument) << "a request is under way";
+  EXPECT_EQ(engine->stats().attention.policy, AttentionPolicy::kSketch);
+}
+
 TEST_F(EngineTest, CancellingOneRequestLeavesTheOthers) {
   auto model = Load("llama");
   EngineOptions o;

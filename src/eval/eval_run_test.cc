@@ -207,31 +207,63 @@ TEST_F(EvalTest, AStoppedGridKeepsWholeSamplesOnly) {
   EXPECT_EQ((*cells)[1].n, 0) << "the answer was not finished";
 }
 
+// Answers and the logits of given rows.
+struct Seen {
+  std::vector<int32_t> answer;
+  std::vector<float> logits;
+  bool operator==(const Seen&) const = default;
+};
+
 TEST_F(EvalTest, PoliciesAnswerAsEnginesOfTheirOwnDo) {
   auto together = Engines({AttentionPolicy::kDense, AttentionPolicy::kSketch, AttentionPolicy::kInfLlm2}, {4, 6});
   const std::vector<int32_t> prompt = hay_.Slice(100, 700);
-  const auto answer = [&prompt](Engine& engine) {
+  const auto look = [&prompt](Engine& engine, int64_t* cached) {
     Request r;
     r.prompt = prompt;
     r.max_new_tokens = 40;
     r.ignore_eos = true;
     auto c = engine.Generate(std::move(r));
     EXPECT_TRUE(c.ok()) << c.status().message();
-    return c.ok() ? c->tokens : std::vector<int32_t>();
+    auto logits = TailLogits(engine, prompt, 650);
+    EXPECT_TRUE(logits.ok()) << logits.status().message();
+    *cached = c->cached_tokens;
+    return Seen{c->tokens, *logits};
   };
-  std::map<std::string, std::vector<int32_t>> alone;
+  std::map<std::string, Seen> alone;
+  int64_t cached = 0;
   for (size_t i = 0; i < together.size(); ++i) {
     EngineOptions options;
     options.context_tokens = 1200;
     options.attention = together.variant(i).options;
-    alone[together.variant(i).Label()] = answer(**Engine::Create(model_, options));
+    alone[together.variant(i).Label()] = look(**Engine::Create(model_, options), &cached);
   }
+  int64_t kept = 0;  // by the look before: all that its policy read densely
   for (const size_t i : {size_t{1}, size_t{0}, size_t{4}, size_t{2}, size_t{3}, size_t{1}}) {
     const auto engine = together.Use(i);
     ASSERT_TRUE(engine.ok()) << engine.status().message();
-    EXPECT_EQ(answer(**engine), alone[together.variant(i).Label()]) << together.variant(i).Label();
+    const Seen seen = look(**engine, &cached);
+    EXPECT_TRUE(seen == alone[together.variant(i).Label()]) << together.variant(i).Label();
+    EXPECT_EQ(cached, kept) << "the prompt is read once";
+    kept = i == 0 ? 699 : 650;
   }
-  EXPECT_NE(alone["dense"], alone["infllm2 4 blocks"]) << "the policies must differ for this test to mean anything";
+  EXPECT_NE(alone["dense"].answer, alone["infllm2 4 blocks"].answer)
+      << "the policies must differ for this test to mean anything";
+}
+
+TEST_F(EvalTest, PoliciesThatReadSparselyKeepEnginesOfTheirOwn) {
+  AttentionOptions base;
+  base.dense_layers = 0;
+  base.block_size = 16;
+  base.local_window = 32;
+  auto variants = *MakeVariants({AttentionPolicy::kDense, AttentionPolicy::kSketch}, {4}, {1, 2}, base);
+  variants[2].options.phase = SparsePhase::kAll;
+  EngineOptions options;
+  options.context_tokens = 600;
+  auto engines = PolicyEngines::Make(model_, variants, options);
+  ASSERT_TRUE(engines.ok()) << engines.status().message();
+  Engine* const dense = *engines->Use(0);
+  EXPECT_EQ(*engines->Use(1), dense);
+  EXPECT_NE(*engines->Use(2), dense);
 }
 
 TEST_F(EvalTest, ScoresAddUpOverBuckets) {
@@ -239,17 +271,18 @@ TEST_F(EvalTest, ScoresAddUpOverBuckets) {
   TextSpec spec;
   spec.context = 400;
   spec.tokens = 700;
-  const auto score = ScoreText(*model_, **engines.Use(0), hay_.tokens(), spec, {});
+  const auto score = ScoreText(*model_, engines, hay_.tokens(), spec, {});
   ASSERT_TRUE(score.ok()) << score.status().message();
-  EXPECT_TRUE(score->complete);
-  EXPECT_EQ(score->nll.n(), 798) << "two windows; the last token of each has no next one";
-  ASSERT_EQ(score->buckets.size(), 2u);
-  EXPECT_EQ(score->buckets[0].tokens, 512);
-  EXPECT_EQ(score->buckets[1].high, 400);
-  EXPECT_EQ(score->buckets[0].bytes + score->buckets[1].bytes, 798) << "a token is a byte";
-  const double nats = score->buckets[0].nats + score->buckets[1].nats;
-  EXPECT_NEAR(nats, score->nll.mean() * 798, 1e-6);
-  EXPECT_NEAR(BitsPerByte(nats, 798), score->nll.mean() / std::log(2.0), 1e-9);
+  ASSERT_EQ(score->size(), 1u);
+  const TextScore& first = score->front();
+  EXPECT_EQ(first.nll.n(), 798) << "two windows; the last token of each has no next one";
+  ASSERT_EQ(first.buckets.size(), 2u);
+  EXPECT_EQ(first.buckets[0].tokens, 512);
+  EXPECT_EQ(first.buckets[1].high, 400);
+  EXPECT_EQ(first.buckets[0].bytes + first.buckets[1].bytes, 798) << "a token is a byte";
+  const double nats = first.buckets[0].nats + first.buckets[1].nats;
+  EXPECT_NEAR(nats, first.nll.mean() * 798, 1e-6);
+  EXPECT_NEAR(BitsPerByte(nats, 798), first.nll.mean() / std::log(2.0), 1e-9);
 }
 
 TEST_F(EvalTest, AScoreIsTheLogProbabilityOfTheNextToken) {
@@ -266,10 +299,10 @@ TEST_F(EvalTest, AScoreIsTheLogProbabilityOfTheNextToken) {
   TextSpec spec;
   spec.context = 100;
   spec.prefix = 2;
-  const auto score = ScoreText(*model_, **engines.Use(0), text, spec, {});
+  const auto score = ScoreText(*model_, engines, text, spec, {});
   ASSERT_TRUE(score.ok()) << score.status().message();
-  EXPECT_EQ(score->nll.n(), 1);
-  EXPECT_NEAR(score->nll.mean(), LogSum(row) - row[static_cast<size_t>(text[3])], 1e-9);
+  EXPECT_EQ(score->front().nll.n(), 1);
+  EXPECT_NEAR(score->front().nll.mean(), LogSum(row) - row[static_cast<size_t>(text[3])], 1e-9);
 }
 
 TEST_F(EvalTest, TextWithoutAScoredTokenIsRefused) {
@@ -277,7 +310,7 @@ TEST_F(EvalTest, TextWithoutAScoredTokenIsRefused) {
   TextSpec spec;
   spec.context = 100;
   spec.prefix = 50;
-  const auto score = ScoreText(*model_, **engines.Use(0), hay_.Slice(0, 20), spec, {});
+  const auto score = ScoreText(*model_, engines, hay_.Slice(0, 20), spec, {});
   ASSERT_FALSE(score.ok());
   EXPECT_THAT(score.status().message(), HasSubstr("51"));
 }

@@ -37,60 +37,93 @@ std::vector<size_t> WindowStarts(size_t size, const TextSpec& spec) {
   return starts;
 }
 
+// Reads the prefix as a prompt is read, so that scoring rows after it takes it from the cache, under every policy that
+// reads alike.
+Status ReadPrefix(Engine& engine, std::span<const int32_t> text, int64_t prefix) {
+  if (prefix < 1) return OkStatus();
+  Request r;
+  r.prompt.assign(text.begin(), text.begin() + prefix);
+  r.max_new_tokens = 0;
+  return engine.Generate(std::move(r)).status();
+}
+
+// Adds the window's tokens after the prefix; false when hooks.stop ended it.
+StatusOr<bool> ScoreWindow(const Model& model, Engine& engine, std::span<const int32_t> window, const TextSpec& spec,
+                           const Hooks& hooks, TextScore* score) {
+  const auto stopped = [&hooks] { return hooks.stop && hooks.stop(); };
+  if (spec.prefix + 1 >= static_cast<int64_t>(window.size())) return true;
+  FS_RETURN_IF_ERROR(ReadPrefix(engine, window, spec.prefix));
+  Request r;
+  r.prompt.assign(window.begin(), window.end());
+  r.max_new_tokens = 0;
+  if (spec.prefix > 0) r.decode_from = spec.prefix;
+  r.on_logits = [&](int64_t position, std::span<const float> logits) {
+    if (position + 1 >= static_cast<int64_t>(window.size())) return;
+    const int32_t next = window[static_cast<size_t>(position) + 1];
+    const double nats = LogSum(logits) - logits[static_cast<size_t>(next)];
+    score->nll.Add(nats);
+    for (auto& bucket : score->buckets) {
+      if (position < bucket.low || position >= bucket.high) continue;
+      bucket.nats += nats;
+      bucket.bytes += static_cast<int64_t>(model.TokenText(next).size());
+      ++bucket.tokens;
+    }
+  };
+  bool done = false;
+  Status status;
+  FS_ASSIGN_OR_RETURN(const Engine::Id id, engine.Submit(std::move(r), [&](Completion c) {
+    done = true;
+    status = c.status;
+  }));
+  while (!done) {
+    if (stopped()) engine.Cancel(id);
+    FS_RETURN_IF_ERROR(engine.Step());
+  }
+  FS_RETURN_IF_ERROR(status);
+  return !stopped();
+}
+
 }  // namespace
 
 double BitsPerByte(double nats, int64_t bytes) {
   return bytes > 0 ? nats / std::log(2.0) / static_cast<double>(bytes) : 0;
 }
 
-StatusOr<TextScore> ScoreText(const Model& model, Engine& engine, std::span<const int32_t> text, const TextSpec& spec,
-                              const Hooks& hooks) {
-  TextScore score;
-  score.buckets = MakeBuckets(spec.context);
-  const auto stopped = [&hooks] { return hooks.stop && hooks.stop(); };
+StatusOr<std::vector<TextScore>> ScoreText(const Model& model, PolicyEngines& engines, std::span<const int32_t> text,
+                                           const TextSpec& spec, const Hooks& hooks) {
+  TextScore empty;
+  empty.buckets = MakeBuckets(spec.context);
+  std::vector<TextScore> scores(engines.size(), empty);
   for (const size_t start : WindowStarts(text.size(), spec)) {
-    if (score.nll.n() >= spec.tokens) break;
+    if (scores[0].nll.n() >= spec.tokens) break;
     const auto window = text.subspan(start, std::min(text.size() - start, static_cast<size_t>(spec.context)));
-    Request r;
-    r.prompt.assign(window.begin(), window.end());
-    r.max_new_tokens = 0;
-    if (spec.prefix > 0) r.decode_from = spec.prefix;
-    r.on_logits = [&](int64_t position, std::span<const float> logits) {
-      if (position < spec.prefix || position + 1 >= static_cast<int64_t>(window.size())) return;
-      const int32_t next = window[static_cast<size_t>(position) + 1];
-      const double nats = LogSum(logits) - logits[static_cast<size_t>(next)];
-      score.nll.Add(nats);
-      for (auto& bucket : score.buckets) {
-        if (position < bucket.low || position >= bucket.high) continue;
-        bucket.nats += nats;
-        bucket.bytes += static_cast<int64_t>(model.TokenText(next).size());
-        ++bucket.tokens;
-      }
-      if (hooks.progress) hooks.progress(score.nll.n(), spec.tokens);
-    };
-    if (stopped()) return score;
-    FS_ASSIGN_OR_RETURN(const Completion c, engine.Generate(std::move(r)));
-    (void)c;
+    std::vector<TextScore> sums = scores;
+    for (size_t v = 0; v < engines.size(); ++v) {
+      FS_ASSIGN_OR_RETURN(Engine* const engine, engines.Use(v));
+      FS_ASSIGN_OR_RETURN(const bool whole, ScoreWindow(model, *engine, window, spec, hooks, &sums[v]));
+      if (!whole) return scores[0].nll.n() > 0 ? scores : std::vector<TextScore>();
+      const auto part = static_cast<int64_t>(v + 1), of = static_cast<int64_t>(engines.size());
+      const int64_t before = scores[0].nll.n();
+      if (hooks.progress) hooks.progress(before + (sums[0].nll.n() - before) * part / of, spec.tokens);
+    }
+    scores = std::move(sums);
   }
-  if (score.nll.n() == 0) {
+  if (scores[0].nll.n() == 0) {
     return InvalidArgument("the text is too short to score: more than " + std::to_string(spec.prefix + 1) +
                            " tokens were expected, " + std::to_string(text.size()) + " came");
   }
-  score.complete = true;
-  return score;
+  return scores;
 }
 
 StatusOr<std::vector<float>> TailLogits(Engine& engine, std::span<const int32_t> text, int64_t prefix) {
+  FS_RETURN_IF_ERROR(ReadPrefix(engine, text, prefix));
   std::vector<float> out;
   Request r;
   r.prompt.assign(text.begin(), text.end());
   r.max_new_tokens = 0;
   r.decode_from = prefix;
-  r.on_logits = [&](int64_t position, std::span<const float> logits) {
-    if (position >= prefix) out.insert(out.end(), logits.begin(), logits.end());
-  };
-  FS_ASSIGN_OR_RETURN(const Completion c, engine.Generate(std::move(r)));
-  (void)c;
+  r.on_logits = [&](int64_t, std::span<const float> logits) { out.insert(out.end(), logits.begin(), logits.end()); };
+  FS_RETURN_IF_ERROR(engine.Generate(std::move(r)).status());
   return out;
 }
 

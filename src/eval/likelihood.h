@@ -30,13 +30,13 @@ struct TextScore {
     int64_t bytes = 0, tokens = 0;
   };
   std::vector<Bucket> buckets;  // edges 0, 256, 1K, 4K, 8K, 16K, 32K, ... up to the context
-  bool complete = false;        // false when hooks.stop ended it
 };
 double BitsPerByte(double nats, int64_t bytes);
 
-// kInvalidArgument when the text has nothing to score.
-StatusOr<TextScore> ScoreText(const Model& model, Engine& engine, std::span<const int32_t> text, const TextSpec& spec,
-                              const Hooks& hooks);
+// One score a variant, all of the same windows; fewer windows when hooks.stop ended it, and none if it was in the
+// first. kInvalidArgument when the text has nothing to score.
+StatusOr<std::vector<TextScore>> ScoreText(const Model& model, PolicyEngines& engines, std::span<const int32_t> text,
+                                           const TextSpec& spec, const Hooks& hooks);
 
 struct Comparison {
   int64_t tokens = 0;

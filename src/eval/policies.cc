@@ -36,24 +36,46 @@ StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& 
   return variants;
 }
 
+namespace {
+
+bool ReadsDensely(const Engine& engine) {
+  const AttentionOptions o = engine.stats().attention;
+  return o.policy == AttentionPolicy::kDense || o.phase == SparsePhase::kDecode;
+}
+
+}  // namespace
+
 StatusOr<PolicyEngines> PolicyEngines::Make(std::shared_ptr<Model> model, std::vector<Variant> variants,
                                             const EngineOptions& options) {
   PolicyEngines out;
+  size_t shared = variants.size();  // the engine of all variants that read densely
   for (auto& variant : variants) {
-    EngineOptions o = options;
-    o.attention = variant.options;
-    auto engine = Engine::Create(model, o);
-    if (!engine.ok()) {
-      const Status& s = engine.status();
-      return variants.size() == 1 ? s : Status(s.code(), variant.Label() + ": " + s.message());
+    if (shared < out.engines_.size() && out.engines_[shared]->SetAttention(variant.options).ok() &&
+        ReadsDensely(*out.engines_[shared])) {
+      out.engine_of_.push_back(shared);
+    } else {
+      EngineOptions o = options;
+      o.attention = variant.options;
+      auto engine = Engine::Create(model, o);
+      if (!engine.ok()) {
+        const Status& s = engine.status();
+        return variants.size() == 1 ? s : Status(s.code(), variant.Label() + ": " + s.message());
+      }
+      out.engine_of_.push_back(out.engines_.size());
+      if (shared >= variants.size() && ReadsDensely(**engine)) shared = out.engines_.size();
+      out.engines_.push_back(std::move(*engine));
     }
-    out.engine_of_.push_back(out.engines_.size());
-    out.engines_.push_back(std::move(*engine));
-    out.variants_.push_back(variant);
+    out.variants_.push_back(std::move(variant));
   }
+  out.set_to_.resize(out.engines_.size(), out.size());
   return out;
 }
 
-StatusOr<Engine*> PolicyEngines::Use(size_t i) { return engines_[engine_of_[i]].get(); }
+StatusOr<Engine*> PolicyEngines::Use(size_t i) {
+  const size_t e = engine_of_[i];
+  if (set_to_[e] != i) FS_RETURN_IF_ERROR(engines_[e]->SetAttention(variants_[i].options));
+  set_to_[e] = i;
+  return engines_[e].get();
+}
 
 }  // namespace farsight::eval

@@ -45,6 +45,7 @@ class PolicyEngines {
   std::vector<Variant> variants_;
   std::vector<size_t> engine_of_;  // [variants]
   std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<size_t> set_to_;  // [engines] variant; at first none
 };
 
 }  // namespace farsight::eval

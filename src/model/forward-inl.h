@@ -53,7 +53,7 @@ class Forward final : public ModelRunner {
   int64_t summary_bytes() const override {
     int64_t bytes = 0;
     for (size_t l = 0; l < kv_.size(); ++l) {
-      if (Selects(l)) bytes = static_cast<int64_t>(kv_[l].summary.page_bytes);
+      if (Selects(l)) bytes = static_cast<int64_t>(kv_[l].summary.view.page_bytes);
     }
     return bytes;
   }
@@ -61,7 +61,7 @@ class Forward final : public ModelRunner {
     int64_t bytes = 0;
     for (size_t l = 0; l < kv_.size(); ++l) {
       bytes += static_cast<int64_t>(cached_heads_) * static_cast<int64_t>(kv_[l].view.page_bytes);
-      if (Selects(l)) bytes += static_cast<int64_t>(c_.kv_heads) * static_cast<int64_t>(kv_[l].summary.page_bytes);
+      if (Selects(l)) bytes += static_cast<int64_t>(c_.kv_heads) * static_cast<int64_t>(kv_[l].summary.view.page_bytes);
     }
     return bytes;
   }
@@ -89,13 +89,45 @@ class Forward final : public ModelRunner {
     return OkStatus();
   }
 
+  Status SetPlan(const AttentionPlan& plan) override {
+    FS_CHECK(plan.options.block_size == block_tokens_ && forecast_.empty(),
+             "the plan changes neither the block size nor a Forecast");
+    const AttentionPlan old = std::exchange(o_.plan, plan);
+    auto summaries = old.SharesSummaries(plan) ? StatusOr<std::vector<LayerSummary>>(std::vector<LayerSummary>())
+                                               : AllocateSummaries();
+    auto lists = AllocateLists();
+    if (!summaries.ok() || !lists.ok()) {
+      o_.plan = old;
+      return summaries.ok() ? lists.status() : summaries.status();
+    }
+    for (size_t l = 0; l < summaries->size(); ++l) kv_[l].summary = std::move((*summaries)[l]);
+    lists_ = std::move(*lists);
+    return OkStatus();
+  }
+
+  void Summarise(const Batch& batch) override {
+    const RowBatch rows = Upload(batch);
+    for (size_t l = 0; l < kv_.size(); ++l) {
+      if (Selects(l)) b_.Summarise({rows, ScoredKeys(l), kv_[l].summary.view});
+    }
+  }
+
  private:
   enum Branches { kCompressed, kSelected, kWindow };
 
+  struct LayerSummary {
+    Buffer pages;
+    SummaryView view;
+  };
   struct LayerCache {
-    Buffer pages, summary_pages;
+    Buffer pages;
     KvView view;
-    SummaryView summary;
+    LayerSummary summary;
+  };
+  struct LayerList {
+    int layer = 0;
+    Buffer counts, ids;
+    std::vector<int32_t> host_counts, host_ids;
   };
 
   bool Selects(size_t layer) const { return o_.plan.sources[layer] != ListSource::kAll; }
@@ -113,6 +145,9 @@ class Forward final : public ModelRunner {
   KvView Branch(const KvView& all, int branch) const {
     return all.Heads(c_.nsa.kv_sets == 3 ? branch * c_.kv_heads : 0, c_.kv_heads);
   }
+
+  // The keys that summaries of a layer are made of.
+  KvView ScoredKeys(size_t layer) const { return IsNsa() ? Branch(kv_[layer].view, kCompressed) : kv_[layer].view; }
 
   // How the key summaries of a layer come about, beyond their constants.
   Status PrepareSummary(size_t layer, SummaryView* summary) {
@@ -183,17 +218,27 @@ class Forward final : public ModelRunner {
       FS_ASSIGN_OR_RETURN(cache.pages,
                           b_.Allocate(blocks * static_cast<size_t>(cached_heads_) * cache.view.page_bytes));
       cache.view.pages = cache.pages.data();
-      if (Selects(static_cast<size_t>(l))) {
-        cache.summary = o_.plan.summary;
-        cache.summary.page_bytes = b_.SummaryPageBytes(cache.view, cache.summary);
-        FS_ASSIGN_OR_RETURN(cache.summary_pages,
-                            b_.Allocate(blocks * static_cast<size_t>(c_.kv_heads) * cache.summary.page_bytes));
-        cache.summary.pages = cache.summary_pages.data();
-        FS_RETURN_IF_ERROR(PrepareSummary(static_cast<size_t>(l), &cache.summary));
-      }
       kv_.push_back(std::move(cache));
     }
+    FS_ASSIGN_OR_RETURN(std::vector<LayerSummary> summaries, AllocateSummaries());
+    for (size_t l = 0; l < kv_.size(); ++l) kv_[l].summary = std::move(summaries[l]);
     return OkStatus();
+  }
+
+  // Of every layer, empty where it does not select.
+  StatusOr<std::vector<LayerSummary>> AllocateSummaries() {
+    std::vector<LayerSummary> out(kv_.size());
+    for (size_t l = 0; l < kv_.size(); ++l) {
+      if (!Selects(l)) continue;
+      LayerSummary& s = out[l];
+      s.view = o_.plan.summary;
+      s.view.page_bytes = b_.SummaryPageBytes(kv_[l].view, s.view);
+      const auto pages = static_cast<size_t>(o_.num_blocks) * static_cast<size_t>(c_.kv_heads);
+      FS_ASSIGN_OR_RETURN(s.pages, b_.Allocate(pages * s.view.page_bytes));
+      s.view.pages = s.pages.data();
+      FS_RETURN_IF_ERROR(PrepareSummary(l, &s.view));
+    }
+    return out;
   }
 
   Status AllocateActivations() {
@@ -222,18 +267,24 @@ class Forward final : public ModelRunner {
     tables_at_ = 3 * rows * sizeof(int32_t);
     flags_at_ = tables_at_ + static_cast<size_t>(o_.max_seqs) * static_cast<size_t>(max_blocks_) * sizeof(int32_t);
     FS_ASSIGN_OR_RETURN(inputs_, b_.Allocate(flags_at_ + rows));
-    if (!o_.plan.Selects()) return OkStatus();
+    FS_ASSIGN_OR_RETURN(lists_, AllocateLists());
+    return OkStatus();
+  }
+
+  // Of the layers that select.
+  StatusOr<std::vector<LayerList>> AllocateLists() {
+    std::vector<LayerList> out;
+    const size_t pairs = static_cast<size_t>(o_.max_rows) * static_cast<size_t>(c_.kv_heads);
     for (size_t l = 0; l < kv_.size(); ++l) {
       if (!Selects(l)) continue;
       LayerList list;
       list.layer = static_cast<int>(l);
-      const size_t pairs = rows * static_cast<size_t>(c_.kv_heads);
       FS_ASSIGN_OR_RETURN(list.counts, b_.Allocate(pairs * sizeof(int32_t)));
       FS_ASSIGN_OR_RETURN(list.ids, b_.Allocate(pairs * static_cast<size_t>(o_.plan.top_k) * sizeof(int32_t)));
       list.host_counts.resize(pairs);
-      lists_.push_back(std::move(list));
+      out.push_back(std::move(list));
     }
-    return OkStatus();
+    return out;
   }
 
   RowBatch Upload(const Batch& batch) {
@@ -258,10 +309,10 @@ class Forward final : public ModelRunner {
     for (const auto& copy : batch.copies) {
       for (auto& cache : kv_) {
         b_.CopyBlock({cache.view, {}, copy.from, copy.to});
-        if (cache.summary.kind == SummaryKind::kNone) continue;
+        if (cache.summary.view.kind == SummaryKind::kNone) continue;
         KvView heads = cache.view.Heads(0, c_.kv_heads);
         heads.page_bytes = 0;  // the summaries alone
-        b_.CopyBlock({heads, cache.summary, copy.from, copy.to});
+        b_.CopyBlock({heads, cache.summary.view, copy.from, copy.to});
       }
     }
   }
@@ -375,9 +426,9 @@ class Forward final : public ModelRunner {
   // Extends the layer's key summaries and chooses its blocks; NSA's compressed branch goes to h_.
   void Select(int l, const RowBatch& rows, const float* q, bool any_selects) {
     if (!Selects(static_cast<size_t>(l))) return;
-    auto& cache = kv_[static_cast<size_t>(l)];
-    const KvView view = IsNsa() ? Branch(cache.view, kCompressed) : cache.view;
-    b_.Summarise({rows, view, cache.summary});
+    const KvView view = ScoredKeys(static_cast<size_t>(l));
+    const SummaryView& summary = kv_[static_cast<size_t>(l)].summary.view;
+    b_.Summarise({rows, view, summary});
     if (!any_selects) return;
     LayerList& list = ListOf(l);
     SelectParams s;
@@ -388,7 +439,7 @@ class Forward final : public ModelRunner {
     s.num_heads = Forecasts(l) ? c_.kv_heads : c_.heads;  // one forecast query serves the group
     s.scale = Scale();
     s.kv = view;
-    s.summary = cache.summary;
+    s.summary = summary;
     s.top_k = o_.plan.top_k;
     s.init_blocks = o_.plan.init_blocks;
     s.local_blocks = o_.plan.local_blocks;
@@ -438,12 +489,6 @@ class Forward final : public ModelRunner {
     b_.CopyOut(logits_, 0, std::as_writable_bytes(out));
     result->logits = out;
   }
-
-  struct LayerList {
-    int layer = 0;
-    Buffer counts, ids;
-    std::vector<int32_t> host_counts, host_ids;
-  };
 
   LayerList& ListOf(int layer) {
     for (auto& l : lists_) {

@@ -72,6 +72,12 @@ class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
   virtual Status Step(const Batch& batch, StepResult* result) = 0;
+  // Other attention for the steps to come, with the same block size and no Forecast. Unless the plans share summaries,
+  // those of cached blocks are gone until Summarise. On an error nothing changes.
+  virtual Status SetPlan(const AttentionPlan& plan) = 0;
+  // Makes the summaries of rows whose keys are cached, as the step that wrote them would have. Of `batch` only tokens,
+  // positions, row_seq, block_tables and num_seqs count.
+  virtual void Summarise(const Batch& batch) = 0;
   virtual int max_blocks() const = 0;           // row length of block tables
   virtual int64_t page_bytes() const = 0;       // keys and values of one block, layer and KV head
   virtual int64_t summary_bytes() const = 0;    // its summary, in a layer that selects; 0: none selects
