@@ -8,12 +8,12 @@
 # FARSIGHT (the program), MODEL, TEXTS (folder of *.txt, see quality_texts.py), STEPS (of a round), TOKENS, DEPTHS and
 # SEEDS (first and last) can be set from outside; the defaults are those of docs/quality.md.
 #
-# A program for a machine that has only a C library (2.34 or newer), with the libraries it needs lying beside it:
+# A program for a machine that has only a C library (2.36 or newer), with the libraries it needs lying beside it:
 #
 #   cmake -S . -B build/portable -G Ninja -DCMAKE_BUILD_TYPE=Release -DFARSIGHT_TESTS=OFF \
-#       -DCMAKE_EXE_LINKER_FLAGS='-static-libstdc++ -static-libgcc -Wl,-rpath,$ORIGIN'
+#       -DCMAKE_EXE_LINKER_FLAGS='-Wl,-rpath,$ORIGIN'
 #   cmake --build build/portable --target farsight
-#   cp $(ldd build/portable/bin/farsight | awk '/lib(fmt|utf8proc|uring|xxhash)/ { print $3 }') build/portable/bin/
+#   cp $(ldd build/portable/bin/farsight | awk '/lib(fmt|utf8proc|uring|stdc|gcc_s)/ { print $3 }') build/portable/bin/
 set -eu
 [ $# = 2 ] || { echo "usage: quality_run.sh OUT PROCESSES" >&2; exit 2; }
 out=$1 processes=$2
