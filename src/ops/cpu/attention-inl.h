@@ -40,45 +40,67 @@ void Pack(const std::byte* b, int64_t ldb, int n, int k, float* out) {
   }
 }
 
-// Twelve accumulators: as many as hide the latency of a multiply-add and fit in the registers.
-constexpr int kBand = Vec::kLanes == 16 ? 12 : 6;
+// Rows and panels of 16 columns whose sums the registers hold. With 24 sums of six rows a step reads ten values for 24
+// multiply-adds; twelve rows of one panel would need thirteen for twelve, and more addresses than there are registers.
+constexpr int kBandRows = 6;
+constexpr int kBandPanels = Vec::kLanes == 16 ? 4 : 1;
 
-// kRows rows of a times one panel; the accumulators stay in registers.
-template <int kRows>
+// kRows rows of a times kPanels panels that start at column `at`.
+template <int kRows, int kPanels>
 void Band(const float* const* a, float* const* c, const float* panel, int at, int k, bool accumulate,
           const float* keep) {
   constexpr int kVecs = 16 / Vec::kLanes;
-  Vec::F acc[kRows][kVecs];
-  for (int i = 0; i < kRows; ++i) {
-    for (int v = 0; v < kVecs; ++v) {
-      acc[i][v] = accumulate ? Vec::Load(c[i] + at + v * Vec::kLanes) : Vec::Set(0);
-      if (keep != nullptr) acc[i][v] = Vec::Mul(acc[i][v], Vec::Set(keep[i]));
+  Vec::F acc[kRows][kPanels * kVecs];
+  if (!accumulate) {
+    for (int i = 0; i < kRows; ++i) {
+      for (int v = 0; v < kPanels * kVecs; ++v) acc[i][v] = Vec::Set(0);
+    }
+  } else {
+    for (int i = 0; i < kRows; ++i) {
+      const Vec::F by = Vec::Set(keep == nullptr ? 1.0f : keep[i]);
+      for (int v = 0; v < kPanels * kVecs; ++v) acc[i][v] = Vec::Mul(Vec::Load(c[i] + at + v * Vec::kLanes), by);
     }
   }
   const float* rows[kRows];
   for (int i = 0; i < kRows; ++i) rows[i] = a[i];
+  const int64_t panel_floats = static_cast<int64_t>(k) * 16;
   for (int j = 0; j < k; ++j, panel += 16) {
-    Vec::F x[kVecs];
-    for (int v = 0; v < kVecs; ++v) x[v] = Vec::Load(panel + v * Vec::kLanes);
+    Vec::F x[kPanels * kVecs];
+    for (int v = 0; v < kPanels * kVecs; ++v) {
+      x[v] = Vec::Load(panel + v / kVecs * panel_floats + v % kVecs * Vec::kLanes);
+    }
     for (int i = 0; i < kRows; ++i) {
       const Vec::F y = Vec::Set(rows[i][j]);
-      for (int v = 0; v < kVecs; ++v) acc[i][v] = Vec::MulAdd(y, x[v], acc[i][v]);
+      for (int v = 0; v < kPanels * kVecs; ++v) acc[i][v] = Vec::MulAdd(y, x[v], acc[i][v]);
     }
   }
   for (int i = 0; i < kRows; ++i) {
-    for (int v = 0; v < kVecs; ++v) Vec::Store(acc[i][v], c[i] + at + v * Vec::kLanes);
+    for (int v = 0; v < kPanels * kVecs; ++v) Vec::Store(acc[i][v], c[i] + at + v * Vec::kLanes);
   }
+}
+
+template <int kPanels>
+void Bands(const float* const* a, float* const* c, int m, const float* panel, int at, int k, bool accumulate,
+           const float* keep) {
+  const auto from = [keep](int i) { return keep == nullptr ? nullptr : keep + i; };
+  int i = 0;
+  for (; i + kBandRows <= m; i += kBandRows) {
+    Band<kBandRows, kPanels>(a + i, c + i, panel, at, k, accumulate, from(i));
+  }
+  for (; i + 3 <= m; i += 3) Band<3, kPanels>(a + i, c + i, panel, at, k, accumulate, from(i));
+  for (; i < m; ++i) Band<1, kPanels>(a + i, c + i, panel, at, k, accumulate, from(i));
 }
 
 void Product(const float* const* a, float* const* c, int m, const float* panels, int n, int k, bool accumulate,
              const float* keep) {
-  const auto from = [keep](int i) { return keep == nullptr ? nullptr : keep + i; };
-  for (int at = 0; at < n; at += 16, panels += static_cast<int64_t>(k) * 16) {
-    int i = 0;
-    for (; i + kBand <= m; i += kBand) Band<kBand>(a + i, c + i, panels, at, k, accumulate, from(i));
-    for (; i + 3 <= m; i += 3) Band<3>(a + i, c + i, panels, at, k, accumulate, from(i));
-    for (; i < m; ++i) Band<1>(a + i, c + i, panels, at, k, accumulate, from(i));
+  const int64_t panel_floats = static_cast<int64_t>(k) * 16;
+  int at = 0;
+  if constexpr (kBandPanels > 1) {
+    for (; at + kBandPanels * 16 <= n; at += kBandPanels * 16, panels += kBandPanels * panel_floats) {
+      Bands<kBandPanels>(a, c, m, panels, at, k, accumulate, keep);
+    }
   }
+  for (; at < n; at += 16, panels += panel_floats) Bands<1>(a, c, m, panels, at, k, accumulate, keep);
 }
 
 // kRows rows of a times kVecs vectors of columns that lie as they were stored: each is converted once, and sums of many
@@ -95,7 +117,8 @@ FS_INLINE void FewColumns(const float* const* a, float* const* c, const uint8_t*
   const float* rows[kRows];
   for (int i = 0; i < kRows; ++i) rows[i] = a[i];
   for (int j = 0; j < k; ++j, b += row_bytes, next += row_bytes) {
-    for (int line = 0; line < kVecs * Vec::kLanes * Elem::kBytes; line += 64) __builtin_prefetch(next + line, 0, 3);
+    for (int line = 0; line < kVecs * Vec::kLanes * Elem::kBytes; line += 64)
+      __builtin_prefetch(next + line, 0, kSecondLevel);
     Vec::F y[kRows];
     for (int i = 0; i < kRows; ++i) y[i] = Vec::Set(rows[i][j]);
     for (int v = 0; v < kVecs; ++v) {
@@ -161,24 +184,24 @@ void DotRows(const float* const* a, float* const* c, int m, const std::byte* b, 
   }
 }
 
-FS_INLINE float ExpOne(float x) {
+FS_INLINE float Exp2One(float x) {
   float lanes[Vec::kLanes];
-  Vec::Store(ExpBelow(Vec::Set(x)), lanes);
+  Vec::Store(Exp2Below(Vec::Set(x)), lanes);
   return lanes[0];
 }
 
-// The sum of exp(s - shift) over s[0, count), written over s; zero in [count, n).
+// The sum of 2^(s - shift) over s[0, count), written over s; zero in [count, n).
 FS_INLINE float ExpRow(float* s, int count, int n, float shift_to) {
   const Vec::F shift = Vec::Set(shift_to);
   Vec::F sum = Vec::Set(0);
   int i = 0;
   for (; i + Vec::kLanes <= count; i += Vec::kLanes) {
-    const Vec::F e = ExpBelow(Vec::Sub(Vec::Load(s + i), shift));
+    const Vec::F e = Exp2Below(Vec::Sub(Vec::Load(s + i), shift));
     Vec::Store(e, s + i);
     sum = Vec::Add(sum, e);
   }
   if (i < count) {
-    Vec::Store(ExpBelow(Vec::Sub(Vec::Load(s + i), shift)), s + i);
+    Vec::Store(Exp2Below(Vec::Sub(Vec::Load(s + i), shift)), s + i);
     for (int j = count; j < i + Vec::kLanes; ++j) s[j] = 0;
     sum = Vec::Add(sum, Vec::Load(s + i));
     i += Vec::kLanes;
@@ -199,7 +222,7 @@ FS_INLINE void ExpRows(float* const* s, int n, const float* shift_to, float* tot
   }
   for (int i = 0; i < n; i += Vec::kLanes) {
     for (int r = 0; r < kRows; ++r) {
-      const Vec::F e = ExpBelow(Vec::Sub(Vec::Load(s[r] + i), shift[r]));
+      const Vec::F e = Exp2Below(Vec::Sub(Vec::Load(s[r] + i), shift[r]));
       Vec::Store(e, s[r] + i);
       sum[r] = Vec::Add(sum[r], e);
     }
@@ -236,7 +259,7 @@ FS_INLINE void SoftmaxGroup(const SoftmaxBlock& b, int first) {
   for (int r = 0; r < kRows; ++r) {
     float* m = b.m + b.state[first + r];
     float* l = b.l + b.state[first + r];
-    const float keep = *m == kMinusInfinity ? 0.0f : *m == max[r] ? 1.0f : ExpOne(*m - max[r]);
+    const float keep = *m == kMinusInfinity ? 0.0f : *m == max[r] ? 1.0f : Exp2One(*m - max[r]);
     *l = *l * keep + total[r];
     *m = max[r];
     b.keep[first + r] = keep;

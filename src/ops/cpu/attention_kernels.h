@@ -9,6 +9,10 @@ namespace farsight {
 
 enum class Isa;  // ops/cpu/isa.h
 
+// Where prefetched lines go. The first level has few places for requests under way: they were all taken, and pages in
+// random order came half as fast as by way of the second level.
+inline constexpr int kSecondLevel = 2;
+
 // Queries that one call of `sketch_block` takes.
 inline constexpr int kMaxSketchQueries = 4;
 
@@ -26,10 +30,10 @@ struct SketchQuery {
 inline constexpr int kSketchGroup = 32;
 constexpr int SketchLane(int token) { return token % 16 * 2 + token / 16 % 2; }
 
-// One step of a softmax that runs over blocks. Row i of the block has scores s[i][0, count[i]) and goes on from the
-// maximum m[state[i]] and the sum l[state[i]] of the blocks before: s becomes exp(s - new maximum), zero in [count, n),
-// and keep[i] is what the earlier output has to be multiplied by. n is a multiple of 16, counts are 1 to n. A row's
-// result does not depend on the other rows.
+// One step of a softmax that runs over blocks, of powers of two (scores carry a factor log2 e). Row i of the block has
+// scores s[i][0, count[i]) and goes on from the maximum m[state[i]] and the sum l[state[i]] of the blocks before: s
+// becomes 2^(s - new maximum), zero in [count, n), and keep[i] is what the earlier output has to be multiplied by. n is
+// a multiple of 16, counts are 1 to n. A row's result does not depend on the other rows.
 struct SoftmaxBlock {
   float* const* s = nullptr;
   const int* count = nullptr;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "ops/cpu/attention_kernels.h"  // kSecondLevel
 #include "ops/params.h"
 
 namespace farsight {
@@ -42,7 +43,7 @@ inline int32_t PhysicalBlock(const RowBatch& rows, int seq, int block) {
 
 // Asks for `bytes` of a page that is needed soon: pages lie anywhere, so the hardware cannot guess the next one.
 inline void Prefetch(const std::byte* at, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 3);
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, kSecondLevel);
 }
 
 // The parts of a sketch page.

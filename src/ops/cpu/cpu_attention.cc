@@ -16,6 +16,7 @@
 namespace farsight {
 namespace {
 
+constexpr float kLog2e = 1.44269504f;
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 // A score far below any other: its weight vanishes in the sum of a row.
 constexpr float kMasked = -1e30f;
@@ -86,8 +87,8 @@ namespace {
 void MergePart(float m, float l, const float* o, int padded, float* max, float* sum, float* out) {
   if (m == kNone) return;
   const float top = std::max(*max, m);
-  const float keep = *max == kNone ? 0.0f : std::exp(*max - top);
-  const float add = std::exp(m - top);
+  const float keep = *max == kNone ? 0.0f : std::exp2(*max - top);
+  const float add = std::exp2(m - top);
   for (int d = 0; d < padded; ++d) out[d] = out[d] * keep + o[d] * add;
   *sum = *sum * keep + l * add;
   *max = top;
@@ -221,10 +222,11 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
 
   work.Reset(queries, padded);
+  const float scale = p.scale * kLog2e;  // the softmax is one of powers of two
   for (int i = 0; i < queries; ++i) {
     const int row = tile.first_row + i / group;
     const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head * group + i % group) * d;
-    for (int j = 0; j < d; ++j) work.q[static_cast<int64_t>(i) * d + j] = q[j] * p.scale;
+    for (int j = 0; j < d; ++j) work.q[static_cast<int64_t>(i) * d + j] = q[j] * scale;
   }
   // The next block of a row's list at or after its place in it; a row without a list has every visible block.
   const auto dense = [&](int row) {
@@ -296,10 +298,12 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       work.c[i] = work.s + static_cast<int64_t>(i) * block_tokens;
     }
     multiply(owners, page, block_tokens, columns, d, nullptr, next_page);
-    for (int i = 0; i < owners; ++i) std::fill(work.c[i], work.c[i] + work.hidden[i], kMasked);
+    // Only a window hides the beginning of a block.
+    const int masked = p.window > 0 ? owners : 0;
+    for (int i = 0; i < masked; ++i) std::fill(work.c[i], work.c[i] + work.hidden[i], kMasked);
     kernels_->softmax_rows({work.c, work.visible, work.owner, owners, columns, work.m, work.l, work.keep});
+    for (int i = 0; i < masked; ++i) std::fill(work.c[i], work.c[i] + work.hidden[i], 0.0f);
     for (int i = 0; i < owners; ++i) {
-      std::fill(work.c[i], work.c[i] + work.hidden[i], 0.0f);
       work.a[i] = work.c[i];
       work.c[i] = work.o + static_cast<int64_t>(work.owner[i]) * padded;
     }

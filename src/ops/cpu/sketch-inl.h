@@ -26,7 +26,7 @@ FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* qu
   __m256i upper[kQueries];
   for (int q = 0; q < kQueries; ++q) both[q] = upper[q] = _mm256_setzero_si256();
   for (int j = 0; j < bytes; ++j) {
-    __builtin_prefetch(next + j * 32, 0, 3);
+    __builtin_prefetch(next + j * 32, 0, kSecondLevel);
     const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes + j * 32));
     const __m256i first = _mm256_and_si256(packed, low);
     const __m256i second = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low);
@@ -50,7 +50,7 @@ FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* qu
 #else
 template <int kQueries>
 FS_INLINE void SketchSums(const uint8_t* codes, int bytes, const SketchQuery* queries, float* z, const uint8_t* next) {
-  __builtin_prefetch(next, 0, 3);
+  __builtin_prefetch(next, 0, kSecondLevel);
   for (int q = 0; q < kQueries; ++q) {
     int sums[32] = {};
     for (int j = 0; j < bytes; ++j) {

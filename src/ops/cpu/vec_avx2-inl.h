@@ -36,6 +36,7 @@ struct Vec {
     const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
   }
+  static FS_INLINE F TimesPowerOfTwo(F a, F whole) { return Mul(a, PowerOfTwo(whole)); }
   static FS_INLINE float Sum(F a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));

@@ -42,6 +42,7 @@ struct Vec {
     const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(whole), _mm512_set1_epi32(127));
     return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
   }
+  static FS_INLINE F TimesPowerOfTwo(F a, F whole) { return _mm512_scalef_ps(a, whole); }
   static FS_INLINE float Sum(F a) { return _mm512_reduce_add_ps(a); }
   static FS_INLINE float Largest(F a) { return _mm512_reduce_max_ps(a); }
 

@@ -50,7 +50,7 @@ FS_INLINE Vec::F Exp2Below(Vec::F x) {
   y = Vec::MulAdd(y, r, Vec::Set(0.240226507f));
   y = Vec::MulAdd(y, r, Vec::Set(0.693147182f));
   y = Vec::MulAdd(y, r, Vec::Set(1.0f));
-  return Vec::Mul(y, Vec::PowerOfTwo(n));
+  return Vec::TimesPowerOfTwo(y, n);
 }
 
 // e^x for x <= 0, as a softmax needs it: the rounding of x log2 e adds an error of |x| e^x 2^-24, at most 3e-8 of the

@@ -78,6 +78,7 @@ struct Vec {
       return __builtin_bit_cast(float, (e + 127) << 23);
     });
   }
+  static FS_INLINE F TimesPowerOfTwo(F a, F whole) { return Mul(a, PowerOfTwo(whole)); }
   static FS_INLINE float Sum(F a) {
     float s = 0;
     for (int i = 0; i < 16; ++i) s += a.v[i];
