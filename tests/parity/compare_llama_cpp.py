@@ -164,6 +164,7 @@ def compare(truth, other, positions):
         "kl_mean": float(kl.mean()),
         "kl_error": float(kl.std() / np.sqrt(len(kl))),
         "kl_p99": float(np.quantile(kl, 0.99)),
+        "kl_each": kl,
         "logit_mean": float(np.mean(differences)),
         "logit_max": worst,
         "top1": 100.0 * same / positions,
@@ -179,6 +180,7 @@ def main():
     parser.add_argument("--work", required=True, help="folder for logits: about 200 kB a position and program")
     parser.add_argument("--positions", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--isas", default="best", help="instruction sets of farsight to compare: best,avx2,...")
     parser.add_argument("--reuse", action="store_true", help="keep logits that are in the folder already")
     parser.add_argument("--skip-greedy", action="store_true")
     parser.add_argument("--json", help="also write the figures to this file")
@@ -195,23 +197,30 @@ def main():
     llama = LlamaCpp(args.model, args.threads)
     if not args.skip_greedy:
         compare_greedy(args, llama)
-    farsight("farsight-f16", "default", "f16")
-    farsight("farsight-f32", "default", "f32")
+    ours = [(f"farsight-{isa}-{kv}", isa, kv) for isa in args.isas.split(",") for kv in ("f16", "f32")]
+    for name, isa, kv in ours:
+        farsight(name, isa, kv)
     ids = farsight("reference", "reference", "f32")
     if not (args.reuse and (work / "llama.cpp-f16.logits").exists()):
         llama.write_logits(ids, work / "llama.cpp-f16.logits")
 
-    names = ("reference", "farsight-f16", "farsight-f32", "llama.cpp-f16")
+    names = ["reference", *(name for name, _, _ in ours), "llama.cpp-f16"]
     logits = {name: Logits(work / f"{name}.logits", llama.size) for name in names}
     positions = min(args.positions, *(len(l) for l in logits.values()))
-    pairs = [("reference", name) for name in names[1:]] + [("llama.cpp-f16", "farsight-f16")]
+    pairs = [("reference", name) for name in names[1:]] + [("llama.cpp-f16", ours[0][0])]
     rows = [{"from": a, "of": b, **compare(logits[a], logits[b], positions)} for a, b in pairs]
     print("| of | against | positions | mean KL | p99 KL | mean logit difference | max | same top token |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for r in rows:
         print(f"| {r['of']} | {r['from']} | {r['positions']} | {r['kl_mean']:.6f} ± {r['kl_error']:.6f} | {r['kl_p99']:.5f} "
               f"| {r['logit_mean']:.4f} | {r['logit_max']:.3f} | {r['top1']:.2f} % |")
+    theirs = next(r for r in rows if r["of"] == "llama.cpp-f16")
+    for r in rows[: len(ours)]:
+        d = r["kl_each"] - theirs["kl_each"]
+        print(f"{r['of']} minus llama.cpp-f16, position by position: {d.mean():+.6f} ± {d.std() / np.sqrt(len(d)):.6f}")
     if args.json:
+        for r in rows:
+            del r["kl_each"]
         pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
 
 

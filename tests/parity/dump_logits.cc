@@ -1,6 +1,8 @@
 // Writes the logits of every position of a text, for comparison with other programs.
 //
-//   dump_logits MODEL TEXT OUT POSITIONS [default|reference [f32|f16|bf16]]
+//   dump_logits MODEL TEXT OUT POSITIONS [BACKEND [f32|f16|bf16]]
+//
+// BACKEND: reference, or an instruction set of the fast one: best (the default), avx512, avx2, scalar.
 //
 // OUT.ids: int32 token ids; OUT.logits: f32 rows of the vocabulary's size, one a position. Both in the machine's order.
 #include <cstdio>
@@ -26,15 +28,17 @@ void Write(std::ofstream& out, std::span<const T> values) {
 
 int Main(int argc, char** argv) {
   if (argc < 5 || argc > 7) {
-    return Fail("expected MODEL TEXT OUT POSITIONS [default|reference [f32|f16|bf16]]");
+    return Fail("expected MODEL TEXT OUT POSITIONS [reference|best|avx512|avx2|scalar [f32|f16|bf16]]");
   }
-  const std::string backend = argc > 5 ? argv[5] : "default";
-  if (backend != "default" && backend != "reference") return Fail("unknown backend '" + backend + "'");
+  const std::string backend = argc > 5 ? argv[5] : "best";
+  ModelOptions how;
+  how.reference = backend == "reference";
+  if (!how.reference) how.isa = backend;
   EngineOptions options;
   auto kv_type = ParseKvType(argc > 6 ? argv[6] : "f16");
   if (!kv_type.ok()) return Fail(kv_type.status().message());
   options.kv_type = *kv_type;
-  auto model = Model::Load(argv[1], {.reference = backend == "reference"});
+  auto model = Model::Load(argv[1], how);
   if (!model.ok()) return Fail(model.status().message());
   std::ifstream file(argv[2], std::ios::binary);
   if (!file) return Fail(std::string("cannot read '") + argv[2] + "'");
