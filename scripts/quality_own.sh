@@ -5,8 +5,8 @@
 #   quality_own.sh OUT PROCESSES
 #
 # FARSIGHT, MODELS (names or files), TEXTS (folder with prose.txt and code.txt, see quality_texts.py), STEPS (of a round),
-# DEPTHS and SEEDS (first and last) can be set from outside; the defaults are those of the model cards. `wide` is every
-# task but needles.
+# DEPTHS, LENGTH, TOKENS and SEEDS (first and last) can be set from outside; the defaults are those of the model cards.
+# `wide` is every task but needles.
 set -eu
 [ $# = 2 ] || { echo "usage: quality_own.sh OUT PROCESSES" >&2; exit 2; }
 out=$1 processes=$2
@@ -15,6 +15,8 @@ models=${MODELS:-$here/models/nsa-35m.gguf $here/models/infllm-32m.gguf}
 texts=${TEXTS:-$out/texts}
 steps=${STEPS:-needle:16384 wide needle:8192 needle:32768 needle:4096 needle:2048 needle:1024}
 depths=${DEPTHS:-10}
+length=${LENGTH:-8192} # of the tasks other than needles
+tokens=${TOKENS:-131072} # scored for bits per byte
 seeds=${SEEDS:-1 20}
 hay="-f $texts/prose.txt -f $texts/code.txt"
 ls "$texts/prose.txt" "$texts/code.txt" >/dev/null || { echo "run scripts/quality_texts.py $texts DATA" >&2; exit 1; }
@@ -28,7 +30,7 @@ wide() { # task, name of the axis, its values, other arguments; a piece is one s
 likelihood() {
   for kind in prose code; do
     for context in 2048 8192 32768; do
-      echo "$name.bpb.$kind.$context bpb -m $model -f $texts/$kind.txt -c $context --tokens 131072"
+      echo "$name.bpb.$kind.$context bpb -m $model -f $texts/$kind.txt -c $context --tokens $tokens"
     done
   done
 }
@@ -51,10 +53,10 @@ plan() {
                   "--seed $seed -m $model $hay"
               done ;;
             wide)
-              wide multikey keys 2,4,8 "--lengths 8192"
-              wide multineedle needles 2,4 "--lengths 8192"
-              wide vartrack hops 0,1,2 "--lengths 8192"
-              wide copy gaps 128,1024,8192 "" ;;
+              wide multikey keys 2,4,8 "--lengths $length"
+              wide multineedle needles 2,4 "--lengths $length"
+              wide vartrack hops 0,1,2 "--form completion --lengths $length" # as it was trained
+              wide copy gaps 128,1024,$length "" ;;
           esac
         done
       done
