@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,21 @@ class Cli(unittest.TestCase):
         self.assertIn("tok/s", p.stderr)
         self.assertEqual(len(p.stderr.strip().splitlines()), 1)
         self.assertNotIn("tok/s", p.stdout)
+
+    def test_a_chat_template_that_cannot_be_used_is_told(self):
+        key, template = b"tokenizer.chat_template", b"{% import 'os' as x %}"
+        size = 20 + len(key) + len(template)
+        template += b" " * (-size % 32)  # keeps the tensors aligned
+        entry = struct.pack("<Q", len(key)) + key + struct.pack("<IQ", 8, len(template)) + template
+        data = pathlib.Path(self.model).read_bytes()
+        magic, version, tensors, values = struct.unpack_from("<4sIQQ", data)
+        path = self.dir / "template.gguf"
+        path.write_bytes(struct.pack("<4sIQQ", magic, version, tensors, values + 1) + entry + data[24:])
+        p = self.run_cli("run", "-m", str(path), "-p", "hello", "-n", "2", "--ignore-eos")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("chat template cannot be used (", p.stderr.splitlines()[0])
+        self.assertIn("cannot be used: ", self.run_cli("inspect", "-m", str(path)).stdout)
+        self.refused("run", "-m", str(path), "-p", "x", "--chat", words=("chat template", "import"))
 
     def test_json_has_the_promised_keys(self):
         p = self.run_cli("run", "-m", self.model, "-f", "text.txt", "-p", "so", "-n", "7", "--ignore-eos", "--json",

@@ -49,6 +49,7 @@ struct ModelInfo {
   std::string rope;       // one line
   std::string tokenizer;  // one line
   bool has_chat_template = false;
+  std::string chat_template_error;     // why the file's own template cannot be used; "" when it can or there is none
   AttentionOptions trained_attention;  // policy kDense unless the model was trained sparse
   std::vector<TensorInfo> tensors;
 };

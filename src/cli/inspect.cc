@@ -31,7 +31,9 @@ void PrintFacts(const ModelInfo& m) {
   fmt::print("context        {} tokens; KV cache {} a token in f16\n", m.context, HumanBytes(kv));
   fmt::print("trained with   {} attention\n", AttentionPolicyName(m.trained_attention.policy));
   fmt::print("tokenizer      {}\n", m.tokenizer);
-  fmt::print("chat template  {}\n", m.has_chat_template ? "yes" : "no");
+  fmt::print("chat template  {}\n", m.has_chat_template             ? "yes"
+                                    : m.chat_template_error.empty() ? "no"
+                                                                    : "cannot be used: " + m.chat_template_error);
   fmt::print("would run on   {}\n", m.backend);
 }
 
@@ -60,6 +62,7 @@ int Inspect(const InspectArgs& args) {
               {"rope", m.rope},
               {"tokenizer", m.tokenizer},
               {"chat_template", m.has_chat_template},
+              {"chat_template_error", m.chat_template_error},
               {"trained_attention", AttentionPolicyName(m.trained_attention.policy)},
               {"backend", m.backend}};
     Json tensors = Json::array();

@@ -157,6 +157,10 @@ int Run(const RunArgs& args) {
   if (!model.ok()) return Fail(model.status());
   if (const Status s = LoadCompanions(args, **model, &*options); !s.ok()) return Fail(s);
   const bool chat = args.chat == 1 || (args.chat < 0 && (*model)->info().has_chat_template);
+  if (const std::string& why = (*model)->info().chat_template_error; args.chat < 0 && !why.empty()) {
+    fmt::print(stderr, "farsight: the model's chat template cannot be used ({}): the text is completed as it is\n",
+               why);
+  }
   auto prompt = PromptTokens(args, **model, chat);
   if (!prompt.ok()) return Fail(prompt.status());
   auto engine = Engine::Create(*model, *options);

@@ -104,7 +104,11 @@ StatusOr<std::shared_ptr<Model>> Model::Load(const std::string& path, const Mode
   if (!chat_template.empty()) {
     // A template outside our subset leaves a model that still completes text.
     auto parsed = ChatTemplate::Parse(chat_template);
-    if (parsed.ok()) m->chat_template = std::move(parsed).value();
+    if (parsed.ok()) {
+      m->chat_template = std::move(parsed).value();
+    } else {
+      m->info.chat_template_error = parsed.status().message();
+    }
   }
   const WeightNames names = directory ? WeightNames::kHuggingFace : WeightNames::kGguf;
   if (options.reference) {
@@ -133,7 +137,9 @@ bool Model::IsEndToken(int32_t token) const { return impl_->tokenizer->IsEnd(tok
 
 StatusOr<std::vector<int32_t>> Model::ApplyChatTemplate(std::span<const ChatMessage> messages) const {
   if (!impl_->chat_template) {
-    return Unimplemented("the model '" + impl_->info.path + "' has no chat template that can be used");
+    const std::string& why = impl_->info.chat_template_error;
+    return Unimplemented("the model '" + impl_->info.path + "' has no chat template that can be used" +
+                         (why.empty() ? "" : ": " + why));
   }
   const Tokenizer& t = *impl_->tokenizer;
   ChatTemplateOptions options;
