@@ -200,7 +200,7 @@ def card(name):
             'Debian bookworm packages (name, version, MB of text after cleaning): ' + ', '.join('%s %s (%.1f)' % (
                 k, v['version'], v['megabytes']) for k, v in sorted(data['packages'].items()) if v.get('megabytes', 0) > 0) +
             '; needle words from wamerican. %.1f M training tokens, %.1f MB.' % (data['train_tokens'] / 1e6, data['train_bytes'] / 1e6), '',
-            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, drawn once%s.' % (' with the engine' if name != 'draft' else ''), '']
+            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, drawn once%s.' % (' with the engine' if name == 'infllm' else ' with the trainer'), '']
     for text in result.get('samples', []):
         out += ['```text', text.replace('```', "'''").replace('\ufffd', '?'), '```']
     with open('%s/../models/%s.md' % (HERE, title), 'w') as file:
