@@ -208,10 +208,10 @@ void ExpectShipped(const std::string& name, bool reference, size_t first_case, s
 }
 
 TEST(Shipped, ReferenceIsTheTrainersReference) {
-  for (const char* name : {"nsa-35m"}) ExpectShipped(name, true, 0, 0, 5e-3);
+  for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectShipped(name, true, 0, 0, 5e-3);
 }
 TEST(Shipped, FastBackendStaysClose) {
-  for (const char* name : {"nsa-35m"}) ExpectShipped(name, false, 0, 1, 0.5);
+  for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectShipped(name, false, 0, 1, 0.5);
 }
 // Logits and lists of the first `length` of 2,048 held-out tokens (both models have one tokenizer), read in chunks.
 void ExpectChunksAgree(const std::string& name, size_t length, const std::vector<int>& chunks) {
@@ -231,7 +231,7 @@ TEST(Shipped, DISABLED_ChunksOfAnySizeGiveTheSameBitsAndLists) {
 }
 // 8,192 tokens, and 2,048 in double, take minutes: --gtest_also_run_disabled_tests.
 TEST(Shipped, DISABLED_BothAtLength) {
-  for (const char* name : {"nsa-35m"}) {
+  for (const char* name : {"nsa-35m", "infllm-32m"}) {
     ExpectShipped(name, false, 2, 2, 0.5);
     ExpectShipped(name, true, 1, 2, 5e-3);
   }
