@@ -166,7 +166,8 @@ void CpuAttention::AppendKv(const AppendKvParams& p) {
     if (d < padded) std::memset(values + elem * d, 0, static_cast<size_t>(elem * (padded - d)));
   };
   const int64_t tasks = static_cast<int64_t>(p.rows.num_rows) * kv.num_kv_heads;
-  if (tasks < 64) {
+  // A key is a value in each of D lines that the last step's reading has evicted: worth sharing out early.
+  if (tasks < 8) {
     for (int64_t i = 0; i < tasks; ++i) append(i, 0);
     return;
   }
@@ -339,7 +340,7 @@ void CpuAttention::Attend(const AttendParams& p) {
 
   // Many tiles, one thread or a short sequence: a task is a tile and walks all of its splits.
   const bool split = p.window == 0 && queries <= std::max(kSplitQueries, limits_.num_heads) && splits > 1 &&
-                     pool_->num_threads() > 1 && tasks < 8 * pool_->num_threads();
+                     pool_->num_threads() > 1 && tasks < 4 * pool_->num_threads();
   if (!split) {
     const auto run = [&](int64_t task, int thread) {
       // The last tiles see the most blocks: start with them, so that the threads end together.

@@ -1,6 +1,7 @@
 #include "ops/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -17,7 +18,7 @@ constexpr int kMaxThreads = 1024;
 // Rows of a precise product at once; each is two, and a tile holds twice as many.
 constexpr int kPreciseRows = kMaxTileRows / 2;
 // Work of an op, in values touched, below which a fork-join costs more than it saves.
-constexpr int64_t kMinParallelValues = 16 * 1024;
+constexpr int64_t kMinParallelValues = 4 * 1024;
 // A block of rows is multiplied by every panel of a task before the next one, so its activations should stay in the
 // second-level cache beside a panel.
 constexpr int64_t kRowBlockBytes = 160 * 1024;
@@ -35,6 +36,29 @@ void ForRows(ThreadPool& pool, int num_rows, int64_t values_per_row, Fn&& fn) {
   const int64_t tasks = std::min<int64_t>(num_rows, pool.num_threads() * kTasksPerThread);
   pool.ParallelFor(tasks, [&](int64_t task, int) {
     fn(static_cast<int>(num_rows * task / tasks), static_cast<int>(num_rows * (task + 1) / tasks));
+  });
+}
+
+// Calls fn(task) for every task in [0, num_tasks). A thread starts with a range of its own, so that it reads a weight
+// in one piece, as the hardware expects when it fetches ahead; one that is done takes what the others have left.
+template <typename Fn>
+void ForTasks(ThreadPool& pool, int64_t num_tasks, Fn&& fn) {
+  constexpr int kMaxRanges = 32;
+  struct alignas(64) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  Range ranges[kMaxRanges];
+  const int n = std::min(pool.num_threads(), kMaxRanges);
+  for (int i = 0; i < n; ++i) {
+    ranges[i].next.store(num_tasks * i / n, std::memory_order_relaxed);
+    ranges[i].end = num_tasks * (i + 1) / n;
+  }
+  pool.RunOnAll([&](int thread) {
+    for (int i = 0; i < n; ++i) {
+      Range& r = ranges[(thread + i) % n];
+      for (int64_t t; (t = r.next.fetch_add(1, std::memory_order_relaxed)) < r.end;) fn(t);
+    }
   });
 }
 
@@ -88,13 +112,16 @@ void Multiply(ThreadPool& pool, const OpKernels& kernels, const MatMulParams<Cpu
               int64_t row_bytes) {
   const int64_t panels = p.weight->num_panels();
   const Grid g = MakeGrid(*p.weight, p.num_rows, row_bytes, pool.num_threads());
-  pool.ParallelFor(g.panel_tasks * g.row_tasks, [&](int64_t task, int) {
+  const auto run = [&](int64_t task) {
     const int64_t panel_task = task % g.panel_tasks;
     const int64_t row = task / g.panel_tasks * g.rows_per_task;
     MultiplyPanels(kernels, p, in, row_bytes, panels * panel_task / g.panel_tasks,
                    panels * (panel_task + 1) / g.panel_tasks, row,
                    std::min<int64_t>(p.num_rows, row + g.rows_per_task));
-  });
+  };
+  // Rows of several tasks meet each panel while it is in the shared cache: those stay together.
+  if (g.row_tasks == 1) return ForTasks(pool, g.panel_tasks, run);
+  pool.ParallelFor(g.panel_tasks * g.row_tasks, [&](int64_t task, int) { run(task); });
 }
 
 }  // namespace
@@ -229,13 +256,16 @@ void CpuBackend::MultiplyPrecisely(const MatMulParams<CpuMatrix>& p) {
     both.out = sums;
     both.out_stride = outputs;
     Multiply(*pool_, *kernels_, both, codes, row_bytes);
-    for (int t = 0; t < rows; ++t) {
-      float* out = p.out + (first + t) * p.out_stride;
-      const float* sum = sums + 2 * t * outputs;
-      for (int64_t j = 0; j < outputs; ++j) {
-        out[j] = sum[j] + sum[outputs + j] + (p.bias == nullptr ? 0.0f : p.alpha * p.bias[j]);
+    const int64_t parts = std::min<int64_t>(CeilDiv(outputs, kMinParallelValues), pool_->num_threads());
+    pool_->ParallelFor(parts, [&](int64_t part, int) {
+      for (int t = 0; t < rows; ++t) {
+        float* out = p.out + (first + t) * p.out_stride;
+        const float* sum = sums + 2 * t * outputs;
+        for (int64_t j = outputs * part / parts; j < outputs * (part + 1) / parts; ++j) {
+          out[j] = sum[j] + sum[outputs + j] + (p.bias == nullptr ? 0.0f : p.alpha * p.bias[j]);
+        }
       }
-    }
+    });
   }
 }
 
