@@ -2,7 +2,7 @@
 """Speed beside other engines: every row of a table, each program in turn, medians over rounds.
 
     bench/compare_peers.py --model M.gguf --farsight build/release/bin/farsight \
-        --peer llama.cpp=PATH/llama-bench --peer ik_llama.cpp=PATH/llama-bench [--rows pp512,tg64] [--rounds 3]
+        --peer llama.cpp=PATH/llama-bench --peer ik_llama.cpp=PATH/llama-bench [--rows pp512,tg256] [--rounds 3]
 
 Rounds go over all programs before the next begins, so that a drift of the machine meets them all. Prints a table of
 tokens/s with the ratio to the fastest peer of each row, and writes every sample as CSV with --out FILE. Nothing else
@@ -19,7 +19,7 @@ ROWS = {
     "pp512": (512, 0, 0, "dense", 1),
     "pp4096": (4096, 0, 0, "dense", 1),
     "pp4096-infllm2": (4096, 0, 0, "infllm2", 1),
-    "tg64": (0, 64, 0, "dense", 1),
+    "tg256": (0, 256, 0, "dense", 1),
     "tg64@7000": (0, 64, 7000, "dense", 1),
     "tg64@7000-sketch": (0, 64, 7000, "sketch", 1),
     "tg64@2000": (0, 64, 2000, "dense", 1),
