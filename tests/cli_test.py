@@ -87,6 +87,21 @@ class Cli(unittest.TestCase):
         self.assertEqual(a.returncode, 0, a.stderr)
         self.assertEqual(a.stdout, b.stdout)
 
+    def test_keys_and_values_in_a_file_change_nothing(self):
+        args = ("run", "-m", self.model, "-f", "text.txt", "-p", "once again " * 200, "-n", "20", "--ignore-eos", "--json",
+                "--attention", "sketch", "--top-k-blocks", "4", "--local-window", "64", "--dense-layers", "0")
+        resident = json.loads(self.run_cli(*args).stdout)
+        p = self.run_cli(*args, "--kv-memory", "600K", "--kv-file", "kv")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        tiered = json.loads(p.stdout)
+        self.assertEqual(tiered["token_ids"], resident["token_ids"])
+        self.assertGreater(tiered["kv_tiers"]["total"]["missed"], 0)
+        self.assertEqual(len(tiered["kv_tiers"]["layers"]), 3)
+        self.assertFalse((self.dir / "kv").exists())
+        p = self.run_cli("run", "-m", self.model, "-p", "a", "-n", "3", "--ignore-eos", "--kv-memory", "1M")
+        self.assertEqual(len(p.stderr.strip().splitlines()), 1, p.stderr)
+        self.assertIn("in memory", p.stderr)
+
     def test_models_are_found_by_name(self):
         p = self.run_cli("inspect", "-m", "tiny", env={"FARSIGHT_MODELS": str(self.dir)})
         self.assertEqual(p.returncode, 0, p.stderr)
@@ -105,6 +120,10 @@ class Cli(unittest.TestCase):
         self.refused("run", *m, "-p", "x", "--block-size", "65", code=2, words=("65",))
         self.refused("run", *m, "-p", "x", "--sparse-phase", "never", code=2, words=("never",))
         self.refused("run", *m, "-p", "x", "--kv-type", "q9", code=2, words=("q9",))
+        self.refused("run", *m, "-p", "x", "--kv-memory", "much", code=2, words=("much", "64M"))
+        self.refused("run", *m, "-p", "x", "--kv-memory", "4K", words=("4096", "at least"))
+        self.refused("run", *m, "-p", "x", "--kv-file", "kv", code=2, words=("--kv-memory",))
+        self.refused("run", *m, "-p", "x", "--kv-memory", "1M", "--kv-file", "/no/such/kv", words=("/no/such",))
         self.refused("run", *m, "-p", "x", "--isa", "mmx", words=("mmx",))
         self.refused("run", "-p", "x", code=2, words=("--model",))
         self.refused("run", *m, "--no-such-flag", code=2, words=("no-such-flag",))
@@ -142,6 +161,10 @@ class Cli(unittest.TestCase):
         self.assertEqual(len(rows), 8)
         for key in ("n_prompt", "n_gen", "n_depth", "n_threads", "avg_ts", "stddev_ts", "attention"):
             self.assertIn(key, rows[0])
+        p = self.run_cli("bench", "-m", self.model, "-p", "0", "-n", "8", "-d", "300", "-r", "1", "-o", "json",
+                         "--attention", "dense,infinigen", "--kv-memory", "all,500K", "--lookahead", "on,off")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual([r["kv_memory"] > 0 for r in json.loads(p.stdout)], [False, True, True] * 2)
         p = self.run_cli("eval", "compare", "-m", self.model, "-f", "text.txt", "--prefix", "500", "--tokens", "50",
                          "--attention", "sketch", "--top-k-blocks", "100", "--dense-layers", "0", "--json")
         self.assertEqual(p.returncode, 0, p.stderr)

@@ -91,6 +91,17 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
+// Keys and values of one layer in memory and in the file; a page is those of one block and KV head.
+struct KvTierStats {
+  int64_t selected = 0;  // pages that attention asked for
+  int64_t hit = 0;       // of them: in memory, or on their way already
+  int64_t missed = 0;    // of them: read from the file
+  int64_t bytes_read = 0;
+  int64_t bytes_written = 0;
+  double waited_seconds = 0;  // the step stood still
+  double hidden_seconds = 0;  // reads were under way while it computed
+};
+
 // Counters since the engine was made.
 struct EngineStats {
   int64_t steps = 0;
@@ -98,9 +109,12 @@ struct EngineStats {
   int64_t preemptions = 0;
   int64_t blocks_total = 0;  // of the pool
   int64_t blocks_free = 0;
-  int64_t kv_bytes = 0;        // the pool's memory, summaries included
-  AttentionOptions attention;  // resolved
-  bool forecast = false;       // blocks are chosen by Forecast projections
+  int64_t kv_bytes = 0;               // the pool's size, summaries included
+  int64_t kv_memory = 0;              // for keys and values, where a file holds the others; else 0
+  std::string kv_file;                // how the file is read, for people
+  std::vector<KvTierStats> kv_tiers;  // by layer, where there is a file
+  AttentionOptions attention;         // resolved
+  bool forecast = false;              // blocks are chosen by Forecast projections
   int64_t context_tokens = 0;
 };
 

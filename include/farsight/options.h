@@ -20,7 +20,9 @@ enum class AttentionPolicy {
   kSketch,   // the layer's own query over few-bit sketches of every key: keeps a dense-trained model's answers
   kSparda,   // SparDA (arXiv 2606.04511): a trained projection of the layer before chooses the blocks, over pooled keys
              // or sketches as it was trained; without one (EngineOptions::forecast) the layer's own query does
-  kNsa,      // native sparse attention (arXiv 2502.11089): only for models that were trained with it, and all they run
+  kInfinigen,  // InfiniGen's lookahead, training-free: a layer's query weights on the input of the layer before choose
+               // its blocks, over what kSparda would use; a baseline
+  kNsa,  // native sparse attention (arXiv 2502.11089): only for models that were trained with it, and all they run
 };
 
 // Which rows a sparse policy applies to. A prompt is prefill; generated tokens are decode.
@@ -74,6 +76,13 @@ struct EngineOptions {
   // preempted when blocks run out and resumed later by recomputation.
   int64_t kv_tokens = 0;
   KvType kv_type = KvType::kF16;
+  // Bytes of memory for keys and values of all sequences; the others lie in a file and are read when attention wants
+  // them. 0: all are in memory. Never changes a result. Summaries and weights are not counted.
+  int64_t kv_memory = 0;
+  std::string kv_file = {};  // where that file lies: a name in the directory that shall hold it; empty: in /var/tmp
+  // Read the blocks of a layer while the layer before computes, where they are known by then (they are with a Forecast,
+  // and where a layer attends to everything).
+  bool lookahead = true;
   AttentionOptions attention = {};
   std::string forecast = {};  // kSparda: file of Forecast projections for this model; empty: none
   Drafting drafting = Drafting::kOff;
@@ -81,7 +90,8 @@ struct EngineOptions {
   std::shared_ptr<Model> draft_model = nullptr;  // for kModel; kAuto considers it where there is one
 };
 
-const char* AttentionPolicyName(AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "sparda", "nsa"
+const char* AttentionPolicyName(
+    AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "sparda", "infinigen", "nsa"
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
 const char* DraftingName(Drafting drafting);  // "off", "auto", "ngram", "suffix", "model"
 StatusOr<Drafting> ParseDrafting(const std::string& name);

@@ -13,10 +13,11 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
   if (!own && asked.policy == AttentionPolicy::kNsa) {
     return InvalidArgument("the policy 'nsa' needs a model that was trained with NSA attention");
   }
-  // SparDA on a model that was trained sparse keeps the model's constants; only who chooses is another.
-  if (!own && !(asked.policy == AttentionPolicy::kSparda && trained.policy == AttentionPolicy::kInfLlm2)) return asked;
+  // Lookahead on a model that was trained sparse keeps the model's constants; only who chooses is another.
+  const bool ahead = asked.policy == AttentionPolicy::kSparda || asked.policy == AttentionPolicy::kInfinigen;
+  if (!own && !(ahead && trained.policy == AttentionPolicy::kInfLlm2)) return asked;
   AttentionOptions o = trained;
-  if (asked.policy == AttentionPolicy::kSparda) o.policy = asked.policy;
+  if (ahead) o.policy = asked.policy;
   const AttentionOptions defaults;
   const auto take = [&](auto field) {
     if (asked.*field != defaults.*field) o.*field = asked.*field;
@@ -71,6 +72,7 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
       plan.summary.kind = SummaryKind::kCompressed;
       break;
     case AttentionPolicy::kSparda:
+    case AttentionPolicy::kInfinigen:
       plan.summary.kind = forecasts                                     ? forecast->kind
                           : trained.policy == AttentionPolicy::kInfLlm2 ? SummaryKind::kPooledKeys
                                                                         : SummaryKind::kSketch;
@@ -79,8 +81,12 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
       plan.summary.kind = SummaryKind::kSketch;
       break;
   }
-  const ListSource source = forecasts ? ListSource::kForecast : ListSource::kOwnQuery;
-  for (int l = o.dense_layers; l < layers; ++l) plan.sources[static_cast<size_t>(l)] = source;
+  for (int l = o.dense_layers; l < layers; ++l) {
+    const bool before = o.policy == AttentionPolicy::kInfinigen && l > 0;
+    plan.sources[static_cast<size_t>(l)] = forecasts ? ListSource::kForecast
+                                           : before  ? ListSource::kInputBefore
+                                                     : ListSource::kOwnQuery;
+  }
   return plan;
 }
 

@@ -13,9 +13,10 @@ namespace farsight {
 
 // Where a layer's block list comes from.
 enum class ListSource : uint8_t {
-  kAll,       // every visible block
-  kOwnQuery,  // the layer's own query over the key summaries of the same layer; NSA's compressed branch is one
-  kForecast,  // a projection of the layer before (of layer 0 itself for the first) over this layer's key summaries
+  kAll,          // every visible block
+  kOwnQuery,     // the layer's own query over the key summaries of the same layer; NSA's compressed branch is one
+  kInputBefore,  // the layer's query weights on the attention input of the layer before
+  kForecast,     // a projection of the layer before (of layer 0 itself for the first) over this layer's key summaries
 };
 
 struct AttentionPlan {

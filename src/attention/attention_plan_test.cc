@@ -44,6 +44,17 @@ TEST(AttentionPlan, PhaseThresholdAndDenseLayersDecideWhoSelects) {
   EXPECT_TRUE(plan->RowSelects(999, true));
 }
 
+TEST(AttentionPlan, InfinigenLooksAheadWhereThereIsALayerBefore) {
+  AttentionOptions asked;
+  asked.policy = AttentionPolicy::kInfinigen;
+  asked.dense_layers = 0;
+  auto plan = MakeAttentionPlan(asked, {}, 3);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->summary.kind, SummaryKind::kSketch);
+  EXPECT_EQ(plan->sources[0], ListSource::kOwnQuery);
+  EXPECT_EQ(plan->sources[2], ListSource::kInputBefore);
+}
+
 TEST(AttentionPlan, BadConstantsAreRefusedWithTheirValue) {
   AttentionOptions asked;
   asked.policy = AttentionPolicy::kInfLlm2;

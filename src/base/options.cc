@@ -14,6 +14,8 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
       return "sketch";
     case AttentionPolicy::kSparda:
       return "sparda";
+    case AttentionPolicy::kInfinigen:
+      return "infinigen";
     case AttentionPolicy::kNsa:
       return "nsa";
   }
@@ -22,11 +24,11 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
 
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name) {
   for (auto p : {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch,
-                 AttentionPolicy::kSparda, AttentionPolicy::kNsa}) {
+                 AttentionPolicy::kSparda, AttentionPolicy::kInfinigen, AttentionPolicy::kNsa}) {
     if (name == AttentionPolicyName(p)) return p;
   }
   return InvalidArgument("unknown attention policy '" + name +
-                         "': expected model, dense, infllm2, sketch, sparda or nsa");
+                         "': expected model, dense, infllm2, sketch, sparda, infinigen or nsa");
 }
 
 const char* DraftingName(Drafting drafting) {
@@ -116,6 +118,7 @@ Status Validate(const EngineOptions& o) {
     return InvalidArgument("drafting by a model needs a draft model, and none was given");
   }
   if (o.kv_tokens < 0) return InvalidArgument("the KV tokens must not be negative, not " + std::to_string(o.kv_tokens));
+  if (o.kv_memory < 0) return InvalidArgument("the KV memory must not be negative, not " + std::to_string(o.kv_memory));
   return Validate(o.attention);
 }
 

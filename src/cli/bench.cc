@@ -23,6 +23,9 @@ struct Row {
   std::vector<double> speeds;  // tokens/s of each repetition
   double bytes = 0;            // read for one token: weights and attended KV (generation only)
   double bandwidth = 0;        // of the machine, bytes/s
+  int64_t kv_memory = 0;       // bytes for keys and values; 0: all in memory
+  bool lookahead = true;
+  KvTierStats file = {};  // what the repetitions moved (generation only)
 
   double Mean() const {
     return std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
@@ -38,6 +41,12 @@ struct Row {
     double sum = 0;
     for (const double s : speeds) sum += (s - m) * (s - m);
     return std::sqrt(sum / static_cast<double>(speeds.size() - 1));
+  }
+  double PerToken(double total) const { return total / (static_cast<double>(speeds.size()) * n_gen * n_parallel); }
+  // Of the time that the file was busy for us, the share in which we computed.
+  double HiddenShare() const {
+    const double all = file.waited_seconds + file.hidden_seconds;
+    return all > 0 ? file.hidden_seconds / all : 0;
   }
   std::string Name() const {
     std::string name = n_gen > 0 ? fmt::format("tg{}", n_gen) : fmt::format("pp{}", n_prompt);
@@ -84,6 +93,22 @@ std::vector<int32_t> RandomTokens(int64_t n, int64_t vocab, uint64_t seed) {
   return out;
 }
 
+// What the layers moved between two moments, together.
+KvTierStats Moved(const EngineStats& before, const EngineStats& after) {
+  KvTierStats sum;
+  for (size_t l = 0; l < after.kv_tiers.size(); ++l) {
+    const KvTierStats &a = before.kv_tiers[l], &b = after.kv_tiers[l];
+    sum.selected += b.selected - a.selected;
+    sum.hit += b.hit - a.hit;
+    sum.missed += b.missed - a.missed;
+    sum.bytes_read += b.bytes_read - a.bytes_read;
+    sum.bytes_written += b.bytes_written - a.bytes_written;
+    sum.waited_seconds += b.waited_seconds - a.waited_seconds;
+    sum.hidden_seconds += b.hidden_seconds - a.hidden_seconds;
+  }
+  return sum;
+}
+
 class Bencher {
  public:
   Bencher(Engine& engine, const Model& model) : engine_(engine), vocab_(model.info().vocab) {}
@@ -103,6 +128,7 @@ class Bencher {
   struct Generation {
     double seconds = 0;
     double kv_bytes = 0;  // read for one token
+    KvTierStats moved;    // between memory and file
   };
   // Seconds for n more tokens of each of `parallel` sequences that hold `depth` tokens.
   StatusOr<Generation> Generate(int n, int depth, int parallel, uint64_t seed) {
@@ -129,12 +155,14 @@ class Bencher {
       FS_RETURN_IF_ERROR(id.ok() ? OkStatus() : id.status());
     }
     FS_RETURN_IF_ERROR(engine_.Step());  // the last prompt token
+    const EngineStats before = engine_.stats();
     const double start = Now();
     while (done < parallel) {
       if (Interrupted()) return Cancelled("interrupted");
       FS_RETURN_IF_ERROR(engine_.Step());
     }
     g.seconds = Now() - start;
+    g.moved = Moved(before, engine_.stats());
     g.kv_bytes = rows > 0 ? static_cast<double>(bytes_read) / static_cast<double>(rows) : 0;
     return g;
   }
@@ -155,8 +183,11 @@ class Bencher {
 };
 
 void PrintMarkdown(const std::vector<Row>& rows) {
-  fmt::print("| attention | threads | test | tok/s | median | MB/token | share of {} |\n", "memory limit");
-  fmt::print("| --- | ---: | --- | ---: | ---: | ---: | ---: |\n");
+  const bool tiers = std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.kv_memory > 0; });
+  fmt::print("| attention | threads | test | tok/s | median | MB/token | share of memory limit |{}\n",
+             tiers ? " KV memory | lookahead | pages missed | file MB/token | waited ms/token | hidden |" : "");
+  fmt::print("| --- | ---: | --- | ---: | ---: | ---: | ---: |{}\n",
+             tiers ? " ---: | --- | ---: | ---: | ---: | ---: |" : "");
   for (const Row& r : rows) {
     std::string bytes = "";
     std::string share = "";
@@ -164,16 +195,35 @@ void PrintMarkdown(const std::vector<Row>& rows) {
       bytes = fmt::format("{:.1f}", r.bytes / 1e6);
       if (r.bandwidth > 0) share = fmt::format("{:.0f} %", 100 * r.bytes * r.Median() / r.bandwidth);
     }
-    fmt::print("| {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} | {} | {} |\n", r.attention, r.n_threads, r.Name(), r.Mean(),
+    fmt::print("| {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} | {} | {} |", r.attention, r.n_threads, r.Name(), r.Mean(),
                r.Deviation(), r.Median(), bytes, share);
+    if (tiers && r.kv_memory == 0) fmt::print(" all | | | | | |");
+    if (r.kv_memory > 0) {
+      fmt::print(" {} | {} |", HumanBytes(r.kv_memory), r.lookahead ? "on" : "off");
+      if (r.n_gen == 0) {
+        fmt::print(" | | | |");
+      } else {
+        const auto selected = static_cast<double>(r.file.selected);
+        fmt::print(" {:.1f} % | {:.2f} | {:.2f} | {:.0f} % |",
+                   100 * static_cast<double>(r.file.missed) / std::max(selected, 1.0),
+                   r.PerToken(static_cast<double>(r.file.bytes_read)) / 1e6, 1e3 * r.PerToken(r.file.waited_seconds),
+                   100 * r.HiddenShare());
+      }
+    }
+    fmt::print("\n");
   }
 }
 
 void PrintCsv(const std::vector<Row>& rows) {
-  fmt::print("attention,n_prompt,n_gen,n_depth,n_threads,n_parallel,avg_ts,stddev_ts,median_ts,bytes_token\n");
+  fmt::print(
+      "attention,n_prompt,n_gen,n_depth,n_threads,n_parallel,avg_ts,stddev_ts,median_ts,bytes_token,kv_memory,"
+      "lookahead,"
+      "pages_selected,pages_missed,file_bytes_read,waited_seconds,hidden_seconds\n");
   for (const Row& r : rows) {
-    fmt::print("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.0f}\n", r.attention, r.n_prompt, r.n_gen, r.n_depth,
-               r.n_threads, r.n_parallel, r.Mean(), r.Deviation(), r.Median(), r.bytes);
+    fmt::print("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.0f},{},{},{},{},{},{:.6f},{:.6f}\n", r.attention, r.n_prompt,
+               r.n_gen, r.n_depth, r.n_threads, r.n_parallel, r.Mean(), r.Deviation(), r.Median(), r.bytes, r.kv_memory,
+               r.lookahead ? "on" : "off", r.file.selected, r.file.missed, r.file.bytes_read, r.file.waited_seconds,
+               r.file.hidden_seconds);
   }
 }
 
@@ -193,19 +243,31 @@ void PrintJson(const std::vector<Row>& rows, const Model& model) {
                    {"median_ts", r.Median()},
                    {"bytes_token", r.bytes},
                    {"read_bandwidth", r.bandwidth},
+                   {"kv_memory", r.kv_memory},
+                   {"lookahead", r.lookahead},
+                   {"pages_selected", r.file.selected},
+                   {"pages_missed", r.file.missed},
+                   {"file_bytes_read", r.file.bytes_read},
+                   {"waited_seconds", r.file.waited_seconds},
+                   {"hidden_seconds", r.file.hidden_seconds},
                    {"samples_ts", r.speeds}});
   }
   std::cout << out.dump(2) << "\n";
 }
 
-Status BenchPolicy(const BenchArgs& args, const std::string& policy, int threads, double bandwidth,
-                   const std::shared_ptr<Model>& model, std::vector<Row>* rows) {
+Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::string& memory, bool lookahead,
+                   int threads, double bandwidth, const std::shared_ptr<Model>& model, std::vector<Row>* rows) {
   AttentionArgs attention = args.attention;
   attention.policy = policy;
   EngineOptions o;
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(attention));
   o.forecast = FindForecast(attention, *model);
   FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
+  if (memory != "all") {
+    FS_ASSIGN_OR_RETURN(o.kv_memory, ParseSize(memory, "--kv-memory"));
+  }
+  o.kv_file = args.kv_file;
+  o.lookahead = lookahead;
   const int deepest = *std::max_element(args.depth.begin(), args.depth.end());
   const int longest = std::max(*std::max_element(args.prompt.begin(), args.prompt.end()),
                                *std::max_element(args.generate.begin(), args.generate.end()) + 2);
@@ -214,10 +276,18 @@ Status BenchPolicy(const BenchArgs& args, const std::string& policy, int threads
   o.max_sequences = *std::max_element(args.parallel.begin(), args.parallel.end());
   FS_ASSIGN_OR_RETURN(auto engine, Engine::Create(model, o));
   Bencher bencher(*engine, *model);
+  Row empty;
+  empty.attention = policy;
+  empty.n_threads = threads;
+  empty.bandwidth = bandwidth;
+  empty.kv_memory = engine->stats().kv_memory;
+  empty.lookahead = lookahead;
   for (const int depth : args.depth) {
     for (const int n : args.prompt) {
       if (n == 0) continue;
-      Row row{policy, n, 0, depth, threads, 1, {}, 0, bandwidth};
+      Row row = empty;
+      row.n_prompt = n;
+      row.n_depth = depth;
       for (int i = -1; i < args.repeat; ++i) {  // one warm-up
         FS_ASSIGN_OR_RETURN(const double s, bencher.Prompt(n, depth, static_cast<uint64_t>(i + 2)));
         if (i >= 0) row.speeds.push_back(n / s);
@@ -227,12 +297,20 @@ Status BenchPolicy(const BenchArgs& args, const std::string& policy, int threads
     for (const int n : args.generate) {
       if (n == 0) continue;
       for (const int parallel : args.parallel) {
-        Row row{policy, 0, n, depth, threads, parallel, {}, 0, bandwidth};
+        Row row = empty;
+        row.n_gen = n;
+        row.n_depth = depth;
+        row.n_parallel = parallel;
         for (int i = -1; i < args.repeat; ++i) {
           FS_ASSIGN_OR_RETURN(const auto g, bencher.Generate(n, depth, parallel, static_cast<uint64_t>(i + 2)));
           if (i < 0) continue;
           row.speeds.push_back(static_cast<double>(n) * parallel / g.seconds);
           row.bytes = static_cast<double>(model->info().weight_bytes_token) / parallel + g.kv_bytes;
+          row.file.selected += g.moved.selected;
+          row.file.missed += g.moved.missed;
+          row.file.bytes_read += g.moved.bytes_read;
+          row.file.waited_seconds += g.moved.waited_seconds;
+          row.file.hidden_seconds += g.moved.hidden_seconds;
         }
         rows->push_back(std::move(row));
       }
@@ -258,7 +336,13 @@ int Bench(const BenchArgs& args) {
     (*model)->SetThreads(t);
     const double bandwidth = ReadBandwidth(t);
     for (const auto& policy : args.policies) {
-      if (const Status s = BenchPolicy(args, policy, t, bandwidth, *model, &rows); !s.ok()) return Fail(s);
+      for (const auto& memory : args.kv_memory) {
+        for (const auto& lookahead : args.lookahead) {
+          if (memory == "all" && lookahead != args.lookahead.front()) continue;  // nothing is read
+          const Status s = BenchPolicy(args, policy, memory, lookahead == "on", t, bandwidth, *model, &rows);
+          if (!s.ok()) return Fail(s);
+        }
+      }
     }
     if (args.output == "md") {
       fmt::print(stderr, "{} threads read {:.1f} GB/s from memory\n", t, bandwidth / 1e9);

@@ -21,6 +21,7 @@ struct RunArgs {
   int64_t context = 0;
   int prefill_chunk = 512;
   std::string kv_type = "f16";
+  KvArgs kv;
   std::string draft = "auto";
   int draft_max = 8;
   std::vector<std::string> stop;
@@ -51,6 +52,9 @@ struct BenchArgs {
   int repeat = 5;
   int prefill_chunk = 512;
   std::string kv_type = "f16";
+  std::vector<std::string> kv_memory = {"all"};  // sizes, or "all"
+  std::vector<std::string> lookahead = {"on"};   // "on", "off"
+  std::string kv_file;
   std::string output = "md";
 };
 int Bench(const BenchArgs& args);

@@ -80,6 +80,29 @@ std::string FindForecast(const AttentionArgs& args, const Model& model) {
   return "";
 }
 
+StatusOr<int64_t> ParseSize(const std::string& text, const std::string& flag) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
+  const double bytes = shift < 0 ? 0 : number * static_cast<double>(int64_t{1} << shift);
+  if (end == text.c_str() || !(bytes >= 1 && bytes < 9e18)) {
+    return InvalidArgument(flag + " takes a size such as 64M or 1.5G, not '" + text + "'");
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+Status SetKv(const KvArgs& args, EngineOptions* options) {
+  if (!args.memory.empty()) {
+    FS_ASSIGN_OR_RETURN(options->kv_memory, ParseSize(args.memory, "--kv-memory"));
+  } else if (!args.file.empty()) {
+    return InvalidArgument("--kv-file needs a --kv-memory: without one every key and value stays in memory");
+  }
+  options->kv_file = args.file;
+  options->lookahead = !args.no_lookahead;
+  return OkStatus();
+}
+
 StatusOr<std::string> ReadText(const std::string& path) { return ReadFileToString(path, size_t{1} << 30); }
 
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0) {}

@@ -42,6 +42,16 @@ StatusOr<AttentionOptions> ToOptions(const AttentionArgs& args);
 // one line, and returns nothing, where there is none.
 std::string FindForecast(const AttentionArgs& args, const Model& model);
 
+// Where keys and values lie.
+struct KvArgs {
+  std::string memory;  // a size ("64M"); empty: all are in memory
+  std::string file;
+  bool no_lookahead = false;
+};
+// A size in bytes with the suffix K, M, G or none, a fraction too: "64M", "1.5G". `flag` is for the message.
+StatusOr<int64_t> ParseSize(const std::string& text, const std::string& flag);
+Status SetKv(const KvArgs& args, EngineOptions* options);
+
 // Reads a text file or standard input ("-"), at most 1 GiB.
 StatusOr<std::string> ReadText(const std::string& path);
 

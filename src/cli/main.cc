@@ -17,7 +17,7 @@ void AddModel(CLI::App* app, ModelArgs* a) {
 }
 
 void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* policies) {
-  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch, sparda, nsa";
+  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch, sparda, infinigen, nsa";
   if (policies != nullptr) {
     app->add_option("--attention", *policies, std::string(help) + "; several, separated by commas")->delimiter(',');
   } else {
@@ -46,6 +46,10 @@ void AddRun(CLI::App* app, RunArgs* a) {
   app->add_option("-c,--ctx-size", a->context, "Context in tokens (0: the model's)");
   app->add_option("--prefill-chunk", a->prefill_chunk, "Prompt tokens of one step");
   app->add_option("--kv-type", a->kv_type, "Type of cached keys and values: f32, f16, bf16");
+  app->add_option("--kv-memory", a->kv.memory,
+                  "Memory for keys and values (64M, 1G); the others lie in a file and are read when they are attended");
+  app->add_option("--kv-file", a->kv.file, "That file, gone when the program ends (default: in /var/tmp)");
+  app->add_flag("--no-lookahead", a->kv.no_lookahead, "Read blocks only when their layer needs them");
   app->add_option("--draft", a->draft,
                   "Guess tokens and check several at once, which never changes the text: auto, off, ngram, suffix, "
                   "model:NAME or auto:NAME (a small model with the same tokenizer)");
@@ -114,6 +118,12 @@ int Main(int argc, char** argv) {
   bench_app->add_option("-r,--repetitions", bench.repeat, "Repetitions after one warm-up")->check(CLI::Range(1, 1000));
   bench_app->add_option("--prefill-chunk", bench.prefill_chunk, "Prompt tokens of one step");
   bench_app->add_option("--kv-type", bench.kv_type, "Type of cached keys and values: f32, f16, bf16");
+  bench_app->add_option("--kv-memory", bench.kv_memory, "Memory for keys and values: sizes (64M), or all")
+      ->delimiter(',');
+  bench_app->add_option("--lookahead", bench.lookahead, "Read blocks while the layer before computes: on, off")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"on", "off"}));
+  bench_app->add_option("--kv-file", bench.kv_file, "File for what memory does not hold (default: in /var/tmp)");
   bench_app->add_option("-o,--output", bench.output, "md, csv or json");
 
   EvalArgs eval;

@@ -19,6 +19,7 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
   o.context_tokens = args.context;
   o.prefill_chunk = args.prefill_chunk;
   FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
+  FS_RETURN_IF_ERROR(SetKv(args.kv, &o));
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(args.attention));
   o.draft_max = args.draft_max;
   FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(args.draft.substr(0, args.draft.find(':'))));
@@ -57,7 +58,31 @@ StatusOr<std::vector<int32_t>> PromptTokens(const RunArgs& args, const Model& mo
   return model.ApplyChatTemplate(messages);
 }
 
-std::string Summary(const Completion& c) {
+KvTierStats Total(const EngineStats& stats) {
+  KvTierStats sum;
+  for (const auto& t : stats.kv_tiers) {
+    sum.selected += t.selected;
+    sum.hit += t.hit;
+    sum.missed += t.missed;
+    sum.bytes_read += t.bytes_read;
+    sum.bytes_written += t.bytes_written;
+    sum.waited_seconds += t.waited_seconds;
+    sum.hidden_seconds += t.hidden_seconds;
+  }
+  return sum;
+}
+
+Json ToJson(const KvTierStats& t) {
+  return {{"selected", t.selected},
+          {"hit", t.hit},
+          {"missed", t.missed},
+          {"bytes_read", t.bytes_read},
+          {"bytes_written", t.bytes_written},
+          {"waited_seconds", t.waited_seconds},
+          {"hidden_seconds", t.hidden_seconds}};
+}
+
+std::string Summary(const Completion& c, const EngineStats& stats) {
   const double prefill = static_cast<double>(c.prompt_tokens - c.cached_tokens) / std::max(c.prefill_seconds, 1e-9);
   std::string s = fmt::format("read {} tokens in {:.2f} s ({:.0f} tok/s)", c.prompt_tokens - c.cached_tokens,
                               c.prefill_seconds, prefill);
@@ -75,6 +100,13 @@ std::string Summary(const Completion& c) {
   if (c.blocks_held > 0) {
     s += fmt::format("; blocks read {} of {} ({:.1f} %)", c.blocks_read, c.blocks_held,
                      100.0 * static_cast<double>(c.blocks_read) / static_cast<double>(c.blocks_held));
+  }
+  if (stats.kv_memory > 0) {
+    const KvTierStats t = Total(stats);
+    s += fmt::format("; {} of it in memory: {:.1f} % of {} pages missed, {} read, {} written, waited {:.2f} s",
+                     HumanBytes(std::min(stats.kv_memory, c.kv_bytes)),
+                     100.0 * static_cast<double>(t.missed) / std::max(1.0, static_cast<double>(t.selected)), t.selected,
+                     HumanBytes(t.bytes_read), HumanBytes(t.bytes_written), t.waited_seconds);
   }
   return s;
 }
@@ -97,6 +129,14 @@ Json ToJson(const Completion& c, const Model& model, const Engine& engine) {
   j["blocks_held"] = c.blocks_held;
   j["blocks_read"] = c.blocks_read;
   j["kv_bytes_read"] = c.kv_bytes_read;
+  if (stats.kv_memory > 0) {
+    Json layers = Json::array();
+    for (const auto& t : stats.kv_tiers) layers.push_back(ToJson(t));
+    j["kv_tiers"] = {{"memory_bytes", stats.kv_memory},
+                     {"file", stats.kv_file},
+                     {"total", ToJson(Total(stats))},
+                     {"layers", layers}};
+  }
   j["attention"] = AttentionPolicyName(stats.attention.policy);
   j["top_k_blocks"] =
       stats.attention.policy == AttentionPolicy::kDense ? Json(nullptr) : Json(stats.attention.top_k_blocks);
@@ -187,7 +227,7 @@ int Run(const RunArgs& args) {
   } else {
     if (!done->text.empty() && done->text.back() != '\n') std::cout << "\n";
     std::cout.flush();
-    fmt::print(stderr, "{}\n", Summary(*done));
+    fmt::print(stderr, "{}\n", Summary(*done, (*engine)->stats()));
   }
   if (!args.trace.empty()) {
     if (const Status s = trace.Write(args.trace, **model, done->tokens); !s.ok()) return Fail(s);
@@ -239,7 +279,7 @@ int Chat(const RunArgs& args) {
     bar.Clear();
     if (!done.ok()) return Fail(done.status());
     std::cout << std::endl;
-    fmt::print(stderr, "{}\n", Summary(*done));
+    fmt::print(stderr, "{}\n", Summary(*done, (*engine)->stats()));
     if (done->finish_reason == FinishReason::kCancelled) return kExitInterrupted;
     messages.push_back({"assistant", done->text});
   }

@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "engine/model_impl.h"
 #include "engine/speculator.h"
+#include "io/async_file.h"
+#include "kv/tiers.h"
 #include "sample/sampler.h"
 #include "sched/scheduler.h"
 #include "text/detokenizer.h"
@@ -102,10 +104,19 @@ struct Engine::Impl {
 
   Status Start();
   void SummariseAgain(const SequenceCache& cache);
+  int SequenceTails() const { return options.drafting == Drafting::kOff ? 1 : 2; }
+  StatusOr<std::unique_ptr<AsyncFile>> OpenKvFile() const;
+  void TakeCachedPrefixes();
   void TakeCachedPrefix(Job* job);
   void MakeRoom();
+  int OpenBlocks() const;
   void FillBatch(const StepPlan& step);
+  void CloseBlocks(const PlannedRows& rows);
   Status RunStep();
+  Status Compute(const StepPlan& step);
+  Status PrepareTiers(const StepPlan& step);
+  Status Undo(const StepPlan& step);
+  void RunOneByOne(const StepPlan& step);
   Status DraftTokens();
   std::span<const float> LogitsOf(int row) const;
   void Deliver(const StepPlan& step);
@@ -159,11 +170,15 @@ Status Engine::Impl::Start() {
   r.max_logit_rows = std::max(kLogitRows, decode_rows);
   r.num_blocks = static_cast<int32_t>(blocks);
   r.kv_dtype = ToDType(options.kv_type);
+  r.tiers.memory_bytes = static_cast<uint64_t>(options.kv_memory);
+  r.tiers.open_file = [this] { return OpenKvFile(); };
+  r.tiers.lookahead = options.lookahead;
+  r.tiers.open_blocks = 2 * options.max_sequences * SequenceTails();  // of those that run and those that are kept
   r.plan = plan;
   r.forecast = forecast ? &*forecast : nullptr;
   auto made = model->impl().loaded->NewRunner(r);
   if (!made.ok()) {
-    if (made.status().code() != StatusCode::kResourceExhausted) return made.status();
+    if (made.status().code() != StatusCode::kResourceExhausted || options.kv_memory > 0) return made.status();
     return ResourceExhausted(made.status().message() + " for a context of " + std::to_string(options.context_tokens) +
                              " tokens; ask for a smaller one");
   }
@@ -171,6 +186,10 @@ Status Engine::Impl::Start() {
   FS_ASSIGN_OR_RETURN(speculator, Speculator::Create(options, *model));
   stats.blocks_total = blocks;
   stats.kv_bytes = blocks * runner->bytes_per_block();
+  if (KvTiers* tiers = runner->tiers(); tiers != nullptr) {
+    stats.kv_memory = static_cast<int64_t>(tiers->num_slots()) * static_cast<int64_t>(tiers->options().page_bytes);
+    stats.kv_file = tiers->store(0).file().engine();
+  }
   stats.attention = plan.options;
   stats.forecast = forecast.has_value();
   stats.context_tokens = options.context_tokens;
@@ -189,6 +208,24 @@ void Engine::Impl::SummariseAgain(const SequenceCache& cache) {
     batch.block_tables.resize(static_cast<size_t>(runner->max_blocks()), -1);
     batch.num_seqs = 1;
     runner->Summarise(batch);
+  }
+}
+
+StatusOr<std::unique_ptr<AsyncFile>> Engine::Impl::OpenKvFile() const {
+  if (model->impl().open_kv_file) return model->impl().open_kv_file();
+  const std::string path = options.kv_file.empty() ? "/var/tmp/farsight-kv" : options.kv_file;
+  FS_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
+  return OpenAsyncFile(file.TakeNameless(), path, {});
+}
+
+// For the requests that may start in this step: what they share with a finished one stays where it is until then.
+void Engine::Impl::TakeCachedPrefixes() {
+  int starting = options.max_sequences - scheduler->num_running();
+  for (auto& [id, job] : jobs) {
+    if (job->started_once || job->sequence.cache.length() > 0) continue;
+    if (--starting < 0) return;
+    TakeCachedPrefix(job.get());
+    job->progress = job->completion.cached_tokens;
   }
 }
 
@@ -228,6 +265,18 @@ void Engine::Impl::MakeRoom() {
     wanted += job->sequence.cache.BlocksNeeded(rows);
   }
   while (pool->num_free() < wanted && !finished.empty()) finished.pop_back();
+  if (runner->tiers() == nullptr) return;
+  while (OpenBlocks() > 2 * options.max_sequences * SequenceTails() && !finished.empty()) finished.pop_back();
+}
+
+// Blocks that are not full, at most: these stay in the memory of the tiers.
+int Engine::Impl::OpenBlocks() const {
+  size_t sequences = finished.size() + static_cast<size_t>(options.max_sequences);
+  for (const auto& [id, job] : jobs) {
+    const bool waits = !job->started_once && job->sequence.cache.length() > 0;
+    sequences += waits ? 1 : 0;
+  }
+  return static_cast<int>(sequences) * SequenceTails();
 }
 
 void Engine::Impl::FillBatch(const StepPlan& step) {
@@ -252,8 +301,75 @@ void Engine::Impl::FillBatch(const StepPlan& step) {
     batch.block_tables.resize(static_cast<size_t>(batch.num_seqs + 1) * width, -1);
     std::copy(blocks.begin(), blocks.end(),
               batch.block_tables.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(batch.num_seqs) * width));
+    CloseBlocks(r);
     ++batch.num_seqs;
     batch.want_lists = batch.want_lists || static_cast<bool>(job.request.on_blocks);
+  }
+}
+
+// Blocks of which every token is certain after the step, those of the step before that a draft had filled included.
+void Engine::Impl::CloseBlocks(const PlannedRows& rows) {
+  const int64_t block = plan.options.block_size;
+  const auto blocks = rows.sequence->cache.blocks();
+  const int64_t certain = rows.first + rows.count - static_cast<int64_t>(rows.sequence->draft.size());
+  for (int64_t b = std::max<int64_t>(0, rows.first - options.draft_max - 1) / block; b < certain / block; ++b) {
+    batch.full_blocks.push_back(blocks[static_cast<size_t>(b)]);
+  }
+  batch.open_blocks = OpenBlocks();
+}
+
+// Blocks that a step wrote to or will: those of its rows, and where the first of them was not empty before, that one
+// is brought to memory.
+Status Engine::Impl::PrepareTiers(const StepPlan& step) {
+  KvTiers& tiers = *runner->tiers();
+  FS_RETURN_IF_ERROR(tiers.Follow(*pool));
+  for (const auto& r : step.rows) {
+    if (r.first % plan.options.block_size == 0) continue;
+    const int32_t block = r.sequence->cache.blocks()[static_cast<size_t>(r.first / plan.options.block_size)];
+    if (!tiers.Open(block)) FS_RETURN_IF_ERROR(tiers.Reopen(block));
+  }
+  return OkStatus();
+}
+
+Status Engine::Impl::Compute(const StepPlan& step) {
+  if (runner->tiers() != nullptr) FS_RETURN_IF_ERROR(PrepareTiers(step));
+  FillBatch(step);
+  return runner->Step(batch, &result);
+}
+
+// After a step that failed: what it wrote is as if it had not been.
+Status Engine::Impl::Undo(const StepPlan& step) {
+  KvTiers& tiers = *runner->tiers();
+  const int64_t block = plan.options.block_size;
+  for (const auto& r : step.rows) {
+    const auto blocks = r.sequence->cache.blocks();
+    for (auto b = static_cast<size_t>(r.first / block); b < blocks.size(); ++b) {
+      const bool copied =
+          std::any_of(step.copies.begin(), step.copies.end(), [&](const BlockCopy& c) { return c.to == blocks[b]; });
+      if (static_cast<int64_t>(b) * block < r.first && !copied) continue;  // its own rows are written again
+      FS_RETURN_IF_ERROR(tiers.Begin(blocks[b]));
+    }
+  }
+  return OkStatus();
+}
+
+// A step with tiers failed: each of its sequences alone, so that only those fail that cannot go on.
+void Engine::Impl::RunOneByOne(const StepPlan& step) {
+  finished.clear();  // their blocks may be the broken ones, or what fills the disk
+  const Status undone = Undo(step);
+  for (const auto& r : step.rows) {
+    StepPlan alone;
+    alone.rows = {r};
+    for (const auto& copy : step.copies) {
+      const auto blocks = r.sequence->cache.blocks();
+      if (std::find(blocks.begin(), blocks.end(), copy.to) != blocks.end()) alone.copies.push_back(copy);
+    }
+    const Status status = undone.ok() ? Compute(alone) : undone;
+    if (status.ok()) {
+      Deliver(alone);
+    } else {
+      Finish(jobs.at(r.sequence->id).get(), FinishReason::kError, status);
+    }
   }
 }
 
@@ -265,6 +381,7 @@ Status Engine::Impl::RunStep() {
   if (jobs.empty()) return OkStatus();
   const auto started = Clock::now();
   if (speculator != nullptr) FS_RETURN_IF_ERROR(DraftTokens());
+  TakeCachedPrefixes();
   MakeRoom();
   const StepPlan step = scheduler->Plan();
   for (Sequence* s : step.preempted) {
@@ -278,13 +395,18 @@ Status Engine::Impl::RunStep() {
     if (!job.started_once) job.started = now;
     job.started_once = true;
   }
-  FillBatch(step);
   const auto submitted = Clock::now();
-  FS_RETURN_IF_ERROR(runner->Step(batch, &result));
+  const Status computed = Compute(step);
   const double forward_seconds = Seconds(submitted, Clock::now());
   ++stats.steps;
-  stats.rows += batch.num_rows();
-  Deliver(step);
+  for (const auto& r : step.rows) stats.rows += r.count;
+  if (computed.ok()) {
+    Deliver(step);
+  } else if (runner->tiers() != nullptr) {
+    RunOneByOne(step);
+  } else {
+    return computed;
+  }
   if (speculator != nullptr) speculator->FinishStep(1e6 * forward_seconds, 1e6 * Seconds(started, Clock::now()));
   return OkStatus();
 }
@@ -557,8 +679,6 @@ StatusOr<Engine::Id> Engine::Submit(Request request, DoneFn done) {
   job->sequence.prompt_tokens = prompt;
   if (job->request.on_logits)
     job->sequence.max_chunk = kLogitRows / e.options.max_sequences > 0 ? kLogitRows / e.options.max_sequences : 1;
-  e.TakeCachedPrefix(job.get());
-  job->progress = job->completion.cached_tokens;
   e.scheduler->Add(&job->sequence);
   e.jobs.emplace(id, std::move(job));
   return id;
@@ -592,6 +712,9 @@ Status Engine::SetAttention(const AttentionOptions& attention) {
   Impl& e = *impl_;
   if (HasWork()) return InvalidArgument("the attention policy can't change while a request is under way");
   if (e.stats.forecast) return InvalidArgument("an engine with a Forecast keeps its attention policy");
+  if (e.runner->tiers() != nullptr) {
+    return InvalidArgument("an engine whose keys and values lie in a file keeps its attention policy");
+  }
   const ModelConfig& config = e.model->impl().config;
   FS_ASSIGN_OR_RETURN(AttentionPlan plan, MakeAttentionPlan(attention, config.attention, config.layers));
   if (plan.options.block_size != e.plan.options.block_size) {
@@ -613,6 +736,19 @@ Status Engine::SetAttention(const AttentionOptions& attention) {
 EngineStats Engine::stats() const {
   EngineStats s = impl_->stats;
   s.blocks_free = impl_->pool->num_free();
+  KvTiers* tiers = impl_->runner->tiers();
+  for (int32_t l = 0; tiers != nullptr && l < tiers->options().layers; ++l) {
+    const TierCounters& c = tiers->counters(l);
+    KvTierStats t;
+    t.selected = static_cast<int64_t>(c.selected);
+    t.hit = static_cast<int64_t>(c.hit);
+    t.missed = static_cast<int64_t>(c.missed);
+    t.bytes_read = static_cast<int64_t>(c.bytes_read);
+    t.bytes_written = static_cast<int64_t>(c.bytes_written);
+    t.waited_seconds = 1e-9 * static_cast<double>(c.waited_ns);
+    t.hidden_seconds = 1e-9 * static_cast<double>(c.hidden_ns);
+    s.kv_tiers.push_back(t);
+  }
   return s;
 }
 

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/model_impl.h"
+#include "engine/testing/random_forecast.h"
 #include "engine/testing/tiny_model.h"
 #include "farsight/engine.h"
 #include "io/gguf.h"
@@ -19,8 +20,6 @@ using testing::kDim;
 using testing::kHidden;
 using testing::kKvHeads;
 using testing::kLayers;
-
-constexpr size_t kWidth = static_cast<size_t>(kKvHeads) * kDim;
 
 struct Outcome {
   std::map<int64_t, std::vector<float>> logits;
@@ -91,27 +90,6 @@ class ForecastTest : public ::testing::Test {
     return path;
   }
 
-  static Forecast Empty(const std::shared_ptr<Model>& model, SummaryKind keys) {
-    Forecast f;
-    f.info.fingerprint = model->impl().loaded->fingerprint();
-    f.info.keys = keys;
-    f.info.block_size = 16;
-    f.info.kernel_size = 8;
-    f.info.kernel_stride = 4;
-    f.projections.resize(kLayers);
-    return f;
-  }
-
-  static Forecast RandomForecast(const std::shared_ptr<Model>& model, SummaryKind keys) {
-    Forecast f = Empty(model, keys);
-    std::mt19937 rng(4);
-    std::normal_distribution<float> normal(0, 0.4f);
-    for (auto& p : f.projections) {
-      for (size_t i = 0; i < kWidth * kHidden; ++i) p.push_back(normal(rng));
-    }
-    return f;
-  }
-
   testing::TempDir dir_;
   std::string path_;
 };
@@ -119,7 +97,7 @@ class ForecastTest : public ::testing::Test {
 TEST_F(ForecastTest, WhereTheNextQueryIsKnownItsBlocksAreTheQuerys) {
   for (const bool reference : {true, false}) {
     const auto model = Load("infllm", true, reference);
-    Forecast f = Empty(model, SummaryKind::kPooledKeys);
+    Forecast f = testing::EmptyForecast(model, SummaryKind::kPooledKeys);
     const auto file = OpenGguf(path_);
     ASSERT_TRUE(file.ok());
     for (int l = 0; l < kLayers; ++l) {  // the query head of each group, from the stream that no layer changes
@@ -147,7 +125,7 @@ TEST_F(ForecastTest, WhereTheNextQueryIsKnownItsBlocksAreTheQuerys) {
 TEST_F(ForecastTest, ChunksAndTheReferenceAgree) {
   for (const auto keys : {SummaryKind::kPooledKeys, SummaryKind::kSketch}) {
     const auto model = Load("llama", false);
-    const std::string file = Save(model, RandomForecast(model, keys));
+    const std::string file = Save(model, testing::RandomForecast(model, keys));
     const auto tokens = Prompt(300, 5);
     const auto whole_engine = Make(model, AttentionPolicy::kSparda, file);
     ASSERT_NE(whole_engine, nullptr);
@@ -179,7 +157,7 @@ TEST_F(ForecastTest, WithoutAFileTheOwnQueryChooses) {
 
 TEST_F(ForecastTest, AForecastOfAnotherModelIsRefused) {
   const auto model = Load("llama", false);
-  const std::string file = Save(model, RandomForecast(model, SummaryKind::kSketch));
+  const std::string file = Save(model, testing::RandomForecast(model, SummaryKind::kSketch));
   EngineOptions o;
   o.context_tokens = 512;
   o.attention = Attention(AttentionPolicy::kSparda);

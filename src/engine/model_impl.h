@@ -2,6 +2,7 @@
 #ifndef FARSIGHT_ENGINE_MODEL_IMPL_H_
 #define FARSIGHT_ENGINE_MODEL_IMPL_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -18,6 +19,8 @@ struct Model::Impl {
   std::unique_ptr<Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
   std::unique_ptr<LoadedModel> loaded;
+  // For tests: the file of the KV tiers of engines made from now on, in place of one on the disk.
+  std::function<StatusOr<std::unique_ptr<AsyncFile>>()> open_kv_file;
 };
 
 }  // namespace farsight

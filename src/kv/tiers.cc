@@ -18,7 +18,7 @@ bool SameGeometry(const StoreGeometry& a, const StoreGeometry& b) {
 }  // namespace
 
 int64_t MinimumPages(const TierNeeds& n) {
-  const int64_t tails = n.layers;
+  const int64_t tails = static_cast<int64_t>(n.layers) * n.open_blocks;
   const int64_t appended = std::max(n.appended_blocks - 1, 0);
   return n.heads * (tails + (appended + n.selected_blocks) * n.requests_at_once);
 }
@@ -293,6 +293,15 @@ void KvTiers::Drop(int32_t block) {
   stores_[static_cast<size_t>(place.store)]->Release(place.file_block);
   --store_blocks_[static_cast<size_t>(place.store)];
   place = {};
+}
+
+bool KvTiers::Open(int32_t block) const {
+  for (int32_t l = 0; l < o_.layers; ++l) {
+    const size_t i = PageIndex(l, block * o_.heads);
+    const int32_t slot = where_[i];
+    if (slot >= 0 ? slots_[static_cast<size_t>(slot)].state != SlotState::kUnfilled : in_file_[i] != 0) return false;
+  }
+  return true;
 }
 
 Status KvTiers::Reopen(int32_t block) {

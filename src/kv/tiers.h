@@ -49,15 +49,16 @@ struct TierOptions {
   RetentionOptions retention;
 };
 
-// The least pages of memory with which a sequence can make progress.
+// The least pages of memory with which a step can be made.
 struct TierNeeds {
   int32_t layers = 0;
   int32_t heads = 0;
+  int32_t open_blocks = 1;       // unfilled blocks at once: the last one of every sequence that is kept
   int32_t selected_blocks = 0;   // most blocks of one request and head, forced ones included
   int32_t appended_blocks = 0;   // most blocks a step writes to: (rows + block_tokens - 2) / block_tokens + 1
   int32_t requests_at_once = 2;  // requested and not yet finished: 2 with lookahead, else 1
 };
-// The unfilled last block of every layer, what one layer appends beyond it, and what is requested at once.
+// The unfilled blocks of every layer, what one layer appends beyond it, and what is requested at once.
 int64_t MinimumPages(const TierNeeds& needs);
 
 // Counted for each layer. Monotone; a page that two rows of a request name counts once.
@@ -127,6 +128,8 @@ class KvTiers {
   // Before rows are appended to a block that was full before (truncated in the middle, or adopted): brings all its
   // pages into memory, where they stay until it is full again.
   Status Reopen(int32_t block);
+  // Whether rows may be appended: what the block holds is unfilled, or it holds nothing.
+  bool Open(int32_t block) const;
   BlockPlace place(int32_t block) const { return places_[static_cast<size_t>(block)]; }
 
   // --- A step.

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 
 #include "base/check.h"
 #include "model/runner.h"
+#include "model/tiered_cache.h"
 #include "model/weights.h"
 
 namespace farsight {
@@ -48,6 +50,7 @@ class Forward final : public ModelRunner {
     return AllocateActivations();
   }
 
+  KvTiers* tiers() override { return tiered_ == nullptr ? nullptr : &tiered_->tiers(); }
   int max_blocks() const override { return max_blocks_; }
   int64_t page_bytes() const override { return static_cast<int64_t>(kv_[0].view.page_bytes); }
   int64_t summary_bytes() const override {
@@ -71,17 +74,24 @@ class Forward final : public ModelRunner {
     FS_CHECK(static_cast<int>(batch.logit_rows.size()) <= o_.max_logit_rows,
              "a step has at most max_logit_rows logits");
     FS_CHECK(batch.num_seqs <= o_.max_seqs, "a step has at most max_seqs sequences");
-    CopyBlocks(batch);
     const RowBatch rows = Upload(batch);
     bool any_selects = false;
     for (uint8_t s : batch.selects) any_selects = any_selects || s != 0;
+    CopySummaries(batch);
+    if (tiered_ != nullptr) {
+      tiered_->BeginStep(batch);
+      early_ = o_.tiers.lookahead && SelectsEarly(batch);
+    }
 
     b_.RopeTable({rows.positions, inv_freq_.template as<double>(), cos_.template as<float>(), sin_.template as<float>(),
                   rows.num_rows, c_.rope.dims / 2, rope_magnitude_});
     b_.Embed(
         {&w_.embedding, rows.tokens, x_.template as<float>(), rows.num_rows, static_cast<float>(c_.embedding_scale)});
     for (int l = 0; l < c_.layers; ++l) {
-      Attention(l, rows, any_selects);
+      if (Status s = Attention(l, batch, rows, any_selects); !s.ok()) {
+        tiered_->Abort();
+        return s;
+      }
       FeedForward(l, rows.num_rows);
     }
     Logits(batch, result);
@@ -90,15 +100,16 @@ class Forward final : public ModelRunner {
   }
 
   Status SetPlan(const AttentionPlan& plan) override {
-    FS_CHECK(plan.options.block_size == block_tokens_ && forecast_.empty(),
-             "the plan changes neither the block size nor a Forecast");
+    FS_CHECK(plan.options.block_size == block_tokens_ && forecast_.empty() && tiered_ == nullptr,
+             "the plan changes neither the block size nor a Forecast, and all keys are in memory");
     const AttentionPlan old = std::exchange(o_.plan, plan);
     auto summaries = old.SharesSummaries(plan) ? StatusOr<std::vector<LayerSummary>>(std::vector<LayerSummary>())
                                                : AllocateSummaries();
     auto lists = AllocateLists();
-    if (!summaries.ok() || !lists.ok()) {
+    const Status before = AllocateBefore();
+    if (!summaries.ok() || !lists.ok() || !before.ok()) {
       o_.plan = old;
-      return summaries.ok() ? lists.status() : summaries.status();
+      return !summaries.ok() ? summaries.status() : !lists.ok() ? lists.status() : before;
     }
     for (size_t l = 0; l < summaries->size(); ++l) kv_[l].summary = std::move((*summaries)[l]);
     lists_ = std::move(*lists);
@@ -134,6 +145,12 @@ class Forward final : public ModelRunner {
   bool Forecasts(int layer) const {
     return layer < c_.layers && o_.plan.sources[static_cast<size_t>(layer)] == ListSource::kForecast;
   }
+  bool FromInputBefore(int layer) const {
+    return layer < c_.layers && o_.plan.sources[static_cast<size_t>(layer)] == ListSource::kInputBefore;
+  }
+  // Is the layer's list known before its own queries are?
+  bool KnownEarly(int layer) const { return Forecasts(layer) || FromInputBefore(layer); }
+  bool PlannedEarly(int layer) const { return tiered_ != nullptr && tiered_->Planned(layer); }
   bool IsNsa() const { return c_.nsa.kv_sets > 0; }
   // Are blocks scored with queries and keys as they were before RoPE?
   bool ScoresUnrotated() const {
@@ -215,14 +232,18 @@ class Forward final : public ModelRunner {
       cache.view.head_dim = c_.head_dim;
       cache.view.page_bytes = b_.KvPageBytes(cache.view);
       const auto blocks = static_cast<size_t>(o_.num_blocks);
-      FS_ASSIGN_OR_RETURN(cache.pages,
-                          b_.Allocate(blocks * static_cast<size_t>(cached_heads_) * cache.view.page_bytes));
-      cache.view.pages = cache.pages.data();
+      if (o_.tiers.memory_bytes > 0) {
+        cache.view.page_bytes = RoundUpToIo(cache.view.page_bytes);
+      } else {
+        FS_ASSIGN_OR_RETURN(cache.pages,
+                            b_.Allocate(blocks * static_cast<size_t>(cached_heads_) * cache.view.page_bytes));
+        cache.view.pages = cache.pages.data();
+      }
       kv_.push_back(std::move(cache));
     }
     FS_ASSIGN_OR_RETURN(std::vector<LayerSummary> summaries, AllocateSummaries());
     for (size_t l = 0; l < kv_.size(); ++l) kv_[l].summary = std::move(summaries[l]);
-    return OkStatus();
+    return o_.tiers.memory_bytes > 0 ? MakeTiers() : OkStatus();
   }
 
   // Of every layer, empty where it does not select.
@@ -239,6 +260,58 @@ class Forward final : public ModelRunner {
       FS_RETURN_IF_ERROR(PrepareSummary(l, &s.view));
     }
     return out;
+  }
+
+  Status MakeTiers() {
+    TieredCacheShape s;
+    s.layers = c_.layers;
+    s.heads = cached_heads_;
+    s.kv_heads = c_.kv_heads;
+    s.block_tokens = block_tokens_;
+    s.max_rows = o_.max_rows;
+    s.max_seqs = o_.max_seqs;
+    s.max_blocks = max_blocks_;
+    s.num_blocks = o_.num_blocks;
+    s.page_bytes = kv_[0].view.page_bytes;
+    if (o_.plan.summary.kind == SummaryKind::kPooledKeys || o_.plan.summary.kind == SummaryKind::kCompressed) {
+      s.summary_kernel = o_.plan.summary.kernel;
+      s.summary_stride = o_.plan.summary.stride;
+    }
+    const uint64_t all =
+        static_cast<uint64_t>(c_.layers) * static_cast<uint64_t>(cached_heads_) * static_cast<uint64_t>(o_.num_blocks);
+    const int64_t least = TieredCache::MinimumSlots(s, o_.tiers);
+    const uint64_t slots = std::min(o_.tiers.memory_bytes / s.page_bytes, std::max(all, static_cast<uint64_t>(least)));
+    FS_ASSIGN_OR_RETURN(tier_pages_, b_.Allocate(static_cast<size_t>(slots * s.page_bytes + kIoAlignment)));
+    const auto at = reinterpret_cast<uintptr_t>(tier_pages_.data());
+    std::byte* pages = tier_pages_.data() + (RoundUpToIo(at) - at);
+    FS_ASSIGN_OR_RETURN(tiered_, TieredCache::Create(s, o_.tiers, {pages, static_cast<size_t>(slots * s.page_bytes)}));
+    for (int l = 0; l < c_.layers; ++l) {
+      KvView& view = kv_[static_cast<size_t>(l)].view;
+      view.pages = pages;
+      view.slots = tiered_->tiers().slots(l);
+    }
+    const size_t carry = static_cast<size_t>(o_.max_rows) * b_.AttendCarryBytes(c_.heads, c_.head_dim);
+    FS_ASSIGN_OR_RETURN(carry_, b_.Allocate(carry));
+    if (IsNsa()) {
+      FS_ASSIGN_OR_RETURN(window_carry_, b_.Allocate(carry));
+    }
+    return OkStatus();
+  }
+
+  // Whether every list of the step that a Forecast gives is known before the step's own keys are: where all that its
+  // scores are made of (SelectParams::skip_local) was there before the sequence's first row.
+  bool SelectsEarly(const Batch& batch) const {
+    const SummaryView& s = o_.plan.summary;
+    const int reach = s.kind == SummaryKind::kPooledKeys ? s.kernel - s.stride : 0;  // of the newest window, past it
+    int first = 0;
+    for (int t = 0; t < batch.num_rows(); ++t) {
+      const auto i = static_cast<size_t>(t);
+      if (t == 0 || batch.row_seq[i] != batch.row_seq[i - 1]) first = batch.positions[i];
+      const int own = batch.positions[i] / block_tokens_;
+      if (batch.selects[i] == 0 || own + 1 <= o_.plan.top_k || own <= o_.plan.local_blocks) continue;
+      if ((own - o_.plan.local_blocks) * block_tokens_ + reach > first) return false;
+    }
+    return true;
   }
 
   Status AllocateActivations() {
@@ -268,6 +341,14 @@ class Forward final : public ModelRunner {
     flags_at_ = tables_at_ + static_cast<size_t>(o_.max_seqs) * static_cast<size_t>(max_blocks_) * sizeof(int32_t);
     FS_ASSIGN_OR_RETURN(inputs_, b_.Allocate(flags_at_ + rows));
     FS_ASSIGN_OR_RETURN(lists_, AllocateLists());
+    return AllocateBefore();
+  }
+
+  Status AllocateBefore() {
+    if (!FromInputBefore(c_.layers - 1) || !before_rows_[0].empty()) return OkStatus();
+    for (Buffer& b : before_rows_) {
+      FS_ASSIGN_OR_RETURN(b, b_.Allocate(static_cast<size_t>(o_.max_rows * qkv_width_) * sizeof(float)));
+    }
     return OkStatus();
   }
 
@@ -305,16 +386,33 @@ class Forward final : public ModelRunner {
     return r;
   }
 
-  void CopyBlocks(const Batch& batch) {
+  void CopySummaries(const Batch& batch) {
     for (const auto& copy : batch.copies) {
       for (auto& cache : kv_) {
-        b_.CopyBlock({cache.view, {}, copy.from, copy.to});
         if (cache.summary.view.kind == SummaryKind::kNone) continue;
         KvView heads = cache.view.Heads(0, c_.kv_heads);
         heads.page_bytes = 0;  // the summaries alone
+        heads.slots = nullptr;
         b_.CopyBlock({heads, cache.summary.view, copy.from, copy.to});
       }
     }
+  }
+
+  // Makes the layer's blocks ready to be written to, copies on write included; once a step.
+  Status OpenLayer(int l, const Batch& batch) {
+    const KvView& view = kv_[static_cast<size_t>(l)].view;
+    if (tiered_ == nullptr) {
+      for (const auto& copy : batch.copies) b_.CopyBlock({view, {}, copy.from, copy.to});
+      return OkStatus();
+    }
+    if (tiered_->Opened(l)) return OkStatus();
+    FS_RETURN_IF_ERROR(tiered_->OpenLayer(l));
+    for (const auto& copy : batch.copies) {
+      FS_RETURN_IF_ERROR(tiered_->BeginCopy(l, copy));
+      b_.CopyBlock({view, {}, copy.from, copy.to});
+      tiered_->EndCopy();
+    }
+    return OkStatus();
   }
 
   void Apply(const Linear<Matrix>& linear, const float* in, int64_t in_stride, float* out, int64_t out_stride, int rows,
@@ -331,7 +429,7 @@ class Forward final : public ModelRunner {
                 static_cast<float>(c_.rms_eps)});
   }
 
-  void Attention(int l, const RowBatch& rows, bool any_selects) {
+  Status Attention(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
     const auto& w = w_.layers[static_cast<size_t>(l)];
     auto& cache = kv_[static_cast<size_t>(l)];
     auto* x = x_.template as<float>();
@@ -345,6 +443,7 @@ class Forward final : public ModelRunner {
     Apply(w.qkv, h, c_.hidden, q, qkv_width_, t, 1.0, false);
     if (l == 0 && Forecasts(0)) ForecastFor(0, h, t);
     if (Forecasts(l + 1)) ForecastFor(l + 1, h, t);
+    if (FromInputBefore(l + 1)) QueriesFor(l + 1, h, t);
     if (IsNsa()) {
       const int64_t gates = int64_t{3} * c_.heads;
       Apply(w.branch_gate, h, c_.hidden, gates_.template as<float>(), gates, t, 1.0, false);
@@ -355,41 +454,28 @@ class Forward final : public ModelRunner {
       b_.RmsNorm({k, k, w.k_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.kv_heads, c_.head_dim, eps});
     }
     if (o_.observe_layer) Observe(l, t);
+    FS_RETURN_IF_ERROR(OpenLayer(l, batch));
+    if (tiered_ != nullptr) FS_RETURN_IF_ERROR(tiered_->AwaitSummaryBlocks(l));
     const bool score_first = Selects(static_cast<size_t>(l)) && ScoresUnrotated();
     if (score_first) {
       RotateKeys(k, t);
       b_.AppendKv({rows, k, v, qkv_width_, cache.view});
-      Select(l, rows, q, any_selects);
+      Summarise(l, rows);
+      if (!PlannedEarly(l)) Select(l, rows, q, any_selects);
       Rotate(q, t, c_.heads);
     } else {
       Rotate(q, t, c_.heads);
       RotateKeys(k, t);
       b_.AppendKv({rows, k, v, qkv_width_, cache.view});
-      Select(l, rows, q, any_selects);
+      Summarise(l, rows);
+      if (!PlannedEarly(l)) Select(l, rows, q, any_selects);
     }
-
-    AttendParams attend;
-    if (Selects(static_cast<size_t>(l)) && any_selects) {
-      LayerList& list = ListOf(l);
-      attend.ids = list.ids.template as<int32_t>();
-      attend.counts = list.counts.template as<int32_t>();
-      attend.max_selected = o_.plan.top_k;
+    if (tiered_ == nullptr) {
+      AttendPart(l, rows, any_selects, 0, std::numeric_limits<int>::max());
+    } else {
+      FS_RETURN_IF_ERROR(AttendInWindows(l, batch, rows, any_selects));
     }
-    attend.rows = rows;
-    attend.q = q;
-    attend.out = IsNsa() ? selected_.template as<float>() : h_.template as<float>();
-    attend.q_stride = qkv_width_;
-    attend.out_stride = q_width_;
-    attend.num_heads = c_.heads;
-    attend.scale = Scale();
-    attend.kv = IsNsa() ? Branch(cache.view, kSelected) : cache.view;
-    b_.Attend(attend);
     if (IsNsa()) {
-      attend.ids = attend.counts = nullptr;
-      attend.window = c_.nsa.window;
-      attend.out = windowed_.template as<float>();
-      attend.kv = Branch(cache.view, kWindow);
-      b_.Attend(attend);
       b_.GateBranches({gates_.template as<float>(),
                        {h, selected_.template as<float>(), windowed_.template as<float>()},
                        h,
@@ -398,6 +484,87 @@ class Forward final : public ModelRunner {
                        c_.head_dim});
     }
     Apply(w.o, h, q_width_, x, c_.hidden, t, c_.residual_scale, true);
+    return OkStatus();
+  }
+
+  // All branches of the layer over the logical blocks [first_block, end_block).
+  void AttendPart(int l, const RowBatch& rows, bool any_selects, int first_block, int end_block) {
+    const KvView& view = kv_[static_cast<size_t>(l)].view;
+    AttendParams attend;
+    if (Selects(static_cast<size_t>(l)) && any_selects) {
+      LayerList& list = ListOf(l);
+      attend.ids = list.ids.template as<int32_t>();
+      attend.counts = list.counts.template as<int32_t>();
+      attend.max_selected = o_.plan.top_k;
+    }
+    attend.rows = rows;
+    attend.q = qkv_.template as<float>();
+    attend.out = IsNsa() ? selected_.template as<float>() : h_.template as<float>();
+    attend.q_stride = qkv_width_;
+    attend.out_stride = q_width_;
+    attend.num_heads = c_.heads;
+    attend.scale = Scale();
+    attend.kv = IsNsa() ? Branch(view, kSelected) : view;
+    attend.first_block = first_block;
+    attend.end_block = end_block;
+    attend.carry = carry_.data();
+    b_.Attend(attend);
+    if (!IsNsa()) return;
+    attend.ids = attend.counts = nullptr;
+    attend.window = c_.nsa.window;
+    attend.out = windowed_.template as<float>();
+    attend.kv = Branch(view, kWindow);
+    attend.carry = window_carry_.data();
+    b_.Attend(attend);
+  }
+
+  // Tells the tiers what layer l attends to; its list is known.
+  void PlanLayer(int l, const Batch& batch, bool any_selects) {
+    LayerReads reads;
+    if (Selects(static_cast<size_t>(l)) && any_selects) {
+      LayerList& list = ListOf(l);
+      FetchCounts(list, batch);
+      FetchIds(list, batch);
+      const size_t pairs = Pairs(batch);
+      reads.counts = std::span(list.host_counts).first(pairs);
+      reads.ids = list.host_ids;
+      reads.max_selected = o_.plan.top_k;
+    }
+    const bool sets = c_.nsa.kv_sets == 3;
+    reads.list_head = sets ? kSelected * c_.kv_heads : 0;
+    reads.window = IsNsa() ? c_.nsa.window : 0;
+    reads.window_head = sets ? kWindow * c_.kv_heads : 0;
+    tiered_->Plan(l, reads);
+  }
+
+  // Opens and plans layer l while the one before computes, where its list is known by now.
+  Status PlanAhead(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
+    if (!o_.tiers.lookahead || l >= c_.layers) return OkStatus();
+    const bool lists = Selects(static_cast<size_t>(l)) && any_selects;
+    if (lists && !(KnownEarly(l) && early_)) return OkStatus();
+    FS_RETURN_IF_ERROR(OpenLayer(l, batch));
+    if (lists) Select(l, rows, nullptr, any_selects);
+    PlanLayer(l, batch, any_selects);
+    return OkStatus();
+  }
+
+  Status AttendInWindows(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
+    if (!tiered_->Planned(l)) PlanLayer(l, batch, any_selects);
+    const int n = tiered_->NumWindows(l);
+    for (int w = 0; w < n; ++w) {
+      FS_RETURN_IF_ERROR(tiered_->StartWindow(l, w));
+      if (o_.tiers.lookahead && w + 1 < n) {
+        FS_RETURN_IF_ERROR(tiered_->StartWindow(l, w + 1));
+      } else if (w + 1 == n) {
+        FS_RETURN_IF_ERROR(PlanAhead(l + 1, batch, rows, any_selects));
+        if (tiered_->Planned(l + 1)) FS_RETURN_IF_ERROR(tiered_->StartWindow(l + 1, 0));
+      }
+      FS_RETURN_IF_ERROR(tiered_->AwaitWindow(l, w));
+      AttendPart(l, rows, any_selects, tiered_->FirstBlock(l, w), tiered_->EndBlock(l, w));
+      tiered_->FinishWindow(l, w);
+    }
+    tiered_->CloseLayer(l);
+    return OkStatus();
   }
 
   float Scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.head_dim))); }
@@ -414,6 +581,18 @@ class Forward final : public ModelRunner {
     b_.MatMul({&forecast_[static_cast<size_t>(target)], in, out, nullptr, c_.hidden, width, t, 1.0f, false});
     if (!ScoresUnrotated()) Rotate(out, width, t, c_.kv_heads);
   }
+  // The queries of `target` as they would be if the layer before changed nothing.
+  void QueriesFor(int target, const float* in, int t) {
+    const auto& w = w_.layers[static_cast<size_t>(target)];
+    float* out = BeforeRows(target);
+    Apply(w.qkv, in, c_.hidden, out, qkv_width_, t, 1.0, false);
+    if (c_.qk_norm) {
+      b_.RmsNorm({out, out, w.q_norm.template as<float>(), qkv_width_, qkv_width_, t, c_.heads, c_.head_dim,
+                  static_cast<float>(c_.rms_eps)});
+    }
+    if (!ScoresUnrotated()) Rotate(out, t, c_.heads);
+  }
+  float* BeforeRows(int target) { return before_rows_[target % 2].template as<float>(); }
   float* ForecastRows(int target) { return forecast_rows_[target % 2].template as<float>(); }
 
   // Of NSA's three sets, the compressed one is cached as it is pooled.
@@ -423,26 +602,31 @@ class Forward final : public ModelRunner {
     Rotate(k + static_cast<int64_t>(first) * c_.head_dim, t, cached_heads_ - first);
   }
 
-  // Extends the layer's key summaries and chooses its blocks; NSA's compressed branch goes to h_.
+  // Extends the layer's key summaries by the rows.
+  void Summarise(int l, const RowBatch& rows) {
+    if (Selects(static_cast<size_t>(l))) {
+      b_.Summarise({rows, ScoredKeys(static_cast<size_t>(l)), kv_[static_cast<size_t>(l)].summary.view});
+    }
+  }
+
+  // Chooses the layer's blocks; NSA's compressed branch goes to h_. A Forecast's list may be asked for before the
+  // layer's summaries have these rows.
   void Select(int l, const RowBatch& rows, const float* q, bool any_selects) {
-    if (!Selects(static_cast<size_t>(l))) return;
-    const KvView view = ScoredKeys(static_cast<size_t>(l));
-    const SummaryView& summary = kv_[static_cast<size_t>(l)].summary.view;
-    b_.Summarise({rows, view, summary});
-    if (!any_selects) return;
+    if (!Selects(static_cast<size_t>(l)) || !any_selects) return;
     LayerList& list = ListOf(l);
     SelectParams s;
     s.rows = rows;
-    s.q = Forecasts(l) ? ForecastRows(l) : q;
+    s.q = Forecasts(l) ? ForecastRows(l) : FromInputBefore(l) ? BeforeRows(l) : q;
     s.row_sparse = reinterpret_cast<const uint8_t*>(inputs_.data() + flags_at_);
     s.q_stride = Forecasts(l) ? static_cast<int64_t>(c_.kv_heads) * c_.head_dim : qkv_width_;
     s.num_heads = Forecasts(l) ? c_.kv_heads : c_.heads;  // one forecast query serves the group
     s.scale = Scale();
-    s.kv = view;
-    s.summary = summary;
+    s.kv = ScoredKeys(static_cast<size_t>(l));
+    s.summary = kv_[static_cast<size_t>(l)].summary.view;
     s.top_k = o_.plan.top_k;
     s.init_blocks = o_.plan.init_blocks;
     s.local_blocks = o_.plan.local_blocks;
+    s.skip_local = KnownEarly(l);
     s.ids = list.ids.template as<int32_t>();
     s.counts = list.counts.template as<int32_t>();
     s.out = h_.template as<float>();
@@ -498,20 +682,27 @@ class Forward final : public ModelRunner {
     return lists_[0];
   }
 
+  size_t Pairs(const Batch& batch) const {
+    return static_cast<size_t>(batch.num_rows()) * static_cast<size_t>(c_.kv_heads);
+  }
+  std::span<const int32_t> FetchCounts(LayerList& l, const Batch& batch) {
+    const std::span<int32_t> counts(l.host_counts.data(), Pairs(batch));
+    b_.CopyOut(l.counts, 0, std::as_writable_bytes(counts));
+    return counts;
+  }
+  std::span<const int32_t> FetchIds(LayerList& l, const Batch& batch) {
+    l.host_ids.resize(l.host_counts.size() * static_cast<size_t>(o_.plan.top_k));
+    const std::span<int32_t> ids(l.host_ids.data(), Pairs(batch) * static_cast<size_t>(o_.plan.top_k));
+    b_.CopyOut(l.ids, 0, std::as_writable_bytes(ids));
+    return ids;
+  }
+
   void FetchLists(const Batch& batch, bool any_selects, StepResult* result) {
     result->lists.clear();
     if (!any_selects) return;
-    const size_t pairs = static_cast<size_t>(batch.num_rows()) * static_cast<size_t>(c_.kv_heads);
     for (auto& l : lists_) {
-      const std::span<int32_t> counts(l.host_counts.data(), pairs);
-      b_.CopyOut(l.counts, 0, std::as_writable_bytes(counts));
-      std::span<int32_t> ids;
-      if (batch.want_lists) {
-        l.host_ids.resize(l.host_counts.size() * static_cast<size_t>(o_.plan.top_k));
-        ids = std::span(l.host_ids.data(), pairs * static_cast<size_t>(o_.plan.top_k));
-        b_.CopyOut(l.ids, 0, std::as_writable_bytes(ids));
-      }
-      result->lists.push_back({l.layer, counts, ids});
+      const auto counts = FetchCounts(l, batch);
+      result->lists.push_back({l.layer, counts, batch.want_lists ? FetchIds(l, batch) : std::span<const int32_t>()});
     }
   }
 
@@ -524,7 +715,10 @@ class Forward final : public ModelRunner {
   int block_tokens_ = 64;
   int max_blocks_ = 0;
   double rope_magnitude_ = 1;
-  size_t tables_at_ = 0, flags_at_ = 0;  // offsets in inputs_
+  size_t tables_at_ = 0, flags_at_ = 0;       // offsets in inputs_
+  Buffer tier_pages_, carry_, window_carry_;  // with tiers: memory for pages, what parts of an attention hand on
+  std::unique_ptr<TieredCache> tiered_;       // null: all pages are in memory
+  bool early_ = false;                        // lists of Forecasts are known before the step's own keys
   std::vector<LayerCache> kv_;
   std::vector<LayerList> lists_;
   Buffer x_, h_, qkv_, gate_up_, act_, cos_, sin_, logits_, inv_freq_, inputs_;
@@ -533,6 +727,7 @@ class Forward final : public ModelRunner {
   std::vector<Matrix> forecast_;        // [layers] by target, empty where the source is another
   bool forecast_rotated_ = true;
   Buffer forecast_rows_[2];  // [T, Hkv * D], of even and odd targets
+  Buffer before_rows_[2];    // [T, Hq * D queries and more], the same
   std::vector<float> host_logits_;
   std::vector<float> observed_hidden_, observed_qkv_;
 };

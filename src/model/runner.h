@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention/attention_plan.h"
+#include "io/async_file.h"
 #include "io/model_file.h"
 #include "kv/sequence_cache.h"  // BlockCopy
 #include "model/config.h"
@@ -27,6 +28,10 @@ struct Batch {
   std::vector<int32_t> block_tables;  // [S, max_blocks], -1 past a sequence's end
   std::vector<int32_t> logit_rows;    // rows whose logits are wanted, ascending
   std::vector<BlockCopy> copies;      // carried out before anything is written
+  // With tiers: blocks that no later step writes to (those of earlier steps are welcome), and how many are written to
+  // again over all sequences that are kept, this step's included.
+  std::vector<int32_t> full_blocks;
+  int open_blocks = 0;
   int num_seqs = 0;
   bool want_lists = false;  // also fetch which blocks were chosen, not only how many
 
@@ -55,6 +60,18 @@ struct LayerRows {
   int64_t qkv_width = 0;          // floats of a row of qkv
 };
 
+// Keys and values of which memory holds a part and a file the rest (kv/tiers.h).
+struct RunnerTiers {
+  uint64_t memory_bytes = 0;  // for keys and values; 0: no tiers, all of them are in memory
+  std::function<StatusOr<std::unique_ptr<AsyncFile>>()> open_file = {};  // an empty one
+  // Ask for the blocks of a layer while the layer before computes, where its list is known by then; else only when
+  // they are needed.
+  bool lookahead = true;
+  int open_blocks = 1;  // unfilled blocks at once, over all sequences that are kept
+};
+
+class KvTiers;
+
 struct RunnerOptions {
   int64_t context_tokens = 0;  // longest sequence
   int max_rows = 0;
@@ -62,6 +79,7 @@ struct RunnerOptions {
   int max_logit_rows = 0;
   int32_t num_blocks = 0;  // physical
   DType kv_dtype = DType::kF16;
+  RunnerTiers tiers = {};
   AttentionPlan plan;
   const Forecast* forecast = nullptr;  // for sources kForecast; read while the runner is made
   // Called for every layer of a step, in order; for training on a frozen model. Copies make such a step slower.
@@ -71,13 +89,16 @@ struct RunnerOptions {
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
+  // An error (of tiers: of the file, or a memory that is too small) leaves the step undone in some layers; the blocks
+  // that it wrote to have no content that may be relied on.
   virtual Status Step(const Batch& batch, StepResult* result) = 0;
-  // Other attention for the steps to come, with the same block size and no Forecast. Unless the plans share summaries,
-  // those of cached blocks are gone until Summarise. On an error nothing changes.
+  // Other attention for the steps to come, with the same block size, no Forecast and no tiers. Unless the plans share
+  // summaries, those of cached blocks are gone until Summarise. On an error nothing changes.
   virtual Status SetPlan(const AttentionPlan& plan) = 0;
   // Makes the summaries of rows whose keys are cached, as the step that wrote them would have. Of `batch` only tokens,
   // positions, row_seq, block_tables and num_seqs count.
   virtual void Summarise(const Batch& batch) = 0;
+  virtual KvTiers* tiers() = 0;                 // null: everything is in memory
   virtual int max_blocks() const = 0;           // row length of block tables
   virtual int64_t page_bytes() const = 0;       // keys and values of one block, layer and KV head
   virtual int64_t summary_bytes() const = 0;    // its summary, in a layer that selects; 0: none selects

@@ -30,6 +30,7 @@ concept Backend = requires(B b, const B cb, Buffer& buffer, const Buffer& const_
   // Geometry of the pages this backend writes, bytes for one (block, KV head).
   { cb.KvPageBytes(KvView{}) } -> std::same_as<size_t>;
   { cb.SummaryPageBytes(KvView{}, SummaryView{}) } -> std::same_as<size_t>;  // 0 for kNone
+  { cb.AttendCarryBytes(1, 1) } -> std::same_as<size_t>;                     // of a row, by query heads and head size
   // Ops.
   {b.Embed(EmbedParams<typename B::Matrix>{})};
   {b.MatMul(MatMulParams<typename B::Matrix>{})};

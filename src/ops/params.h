@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
+#include "base/check.h"
 #include "base/dtype.h"
 
 namespace farsight {
@@ -35,9 +37,13 @@ struct RowBatch {
 };
 
 // Keys and values of one layer: pages of B tokens of one KV head, K then V, the order inside is the backend's choice.
+// The page of (physical block p, head h) is number i = p * block_heads + h, or slots[i] where there are slots.
 struct KvView {
-  std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + (p * block_heads + h) * page_bytes
-  size_t page_bytes = 0;
+  std::byte* pages = nullptr;  // of number 0
+  size_t page_bytes = 0;       // from one to the next
+  // [physical blocks, block_heads] from this view's first head on. A page that the step neither reads nor writes may be
+  // nowhere: -1.
+  const int32_t* slots = nullptr;
   DType dtype = DType::kF16;  // kF32, kF16 or kBF16
   int block_tokens = 64;      // B: a multiple of 16
   int num_kv_heads = 0;       // Hkv of this view
@@ -47,9 +53,22 @@ struct KvView {
   // The view of `heads` of this view's heads, from `first` on.
   KvView Heads(int first, int heads) const {
     KvView v = *this;
-    v.pages += static_cast<size_t>(first) * page_bytes;
+    if (slots != nullptr) {
+      v.slots += first;
+    } else {
+      v.pages += static_cast<size_t>(first) * page_bytes;
+    }
     v.num_kv_heads = heads;
     return v;
+  }
+  // For ops alone.
+  std::byte* Page(int32_t block, int head) const {
+    int64_t at = static_cast<int64_t>(block) * block_heads + head;
+    if (slots != nullptr) {
+      at = slots[at];
+      FS_CHECK(at >= 0, "a page that is read or written is in memory");
+    }
+    return pages + static_cast<size_t>(at) * page_bytes;
   }
 };
 
@@ -204,7 +223,11 @@ struct SelectParams {
   SummaryView summary;
   int top_k = 0;  // the whole budget, forced blocks included
   int init_blocks = 1;
-  int local_blocks = 0;       // forced in addition to the row's own block
+  int local_blocks = 0;  // forced in addition to the row's own block
+  // Windows and tokens that no unforced block has a part in are not scored: the choice then depends on nothing newer
+  // than the window that begins right before the first local block, and may be made before the row's own key is there.
+  // With a single query a group, where a softmax only keeps the order, it is the same choice. Not for kCompressed.
+  bool skip_local = false;
   int32_t* ids = nullptr;     // [T, Hkv, top_k] ascending logical block ids
   int32_t* counts = nullptr;  // [T, Hkv]
   float* out = nullptr;       // kCompressed: [T, Hq * D], rows out_stride apart
@@ -229,6 +252,12 @@ struct AttendParams {
   const int32_t* counts = nullptr;  // [T, Hkv]; -1 = all visible blocks
   int max_selected = 0;
   int window = 0;  // 0: no window; with one there are no lists
+  // A part of an attention: the logical blocks [first_block, end_block), whole splits of them. Parts follow each other
+  // without gap or overlap; what they found so far is in `carry`, [T] times AttendCarryBytes of the backend, and the
+  // part that ends at max_blocks or later writes `out`. All parts together give what one call gives, bit for bit.
+  int first_block = 0;
+  int end_block = std::numeric_limits<int>::max();
+  std::byte* carry = nullptr;  // may be null for a whole
 };
 inline constexpr int kAttendSplitTokens = 1024;
 

@@ -37,7 +37,11 @@ struct ToyShape {
 
   StoreGeometry geometry() const { return {layers, heads, page_bytes, summary_row_bytes, 4}; }
   TierNeeds needs(int rows, bool lookahead) const {
-    return {layers, heads, std::min(num_blocks, rows * (picks + 2)), (rows + block_tokens - 2) / block_tokens + 1,
+    return {layers,
+            heads,
+            1,
+            std::min(num_blocks, rows * (picks + 2)),
+            (rows + block_tokens - 2) / block_tokens + 1,
             lookahead ? 2 : 1};
   }
 };

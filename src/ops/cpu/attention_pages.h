@@ -23,14 +23,9 @@ inline int PaddedDim(int head_dim) { return (head_dim + 15) / 16 * 16; }
 inline int TypeIndex(DType t) { return t == DType::kF32 ? 0 : t == DType::kF16 ? 1 : 2; }  // of kernel tables
 inline int64_t ElemBytes(DType t) { return InfoOf(t).block_bytes; }
 
-inline std::byte* PageAt(std::byte* pages, size_t page_bytes, int heads, int32_t block, int head) {
-  return pages + (static_cast<size_t>(block) * static_cast<size_t>(heads) + static_cast<size_t>(head)) * page_bytes;
-}
-inline std::byte* KvPage(const KvView& kv, int32_t block, int head) {
-  return PageAt(kv.pages, kv.page_bytes, kv.block_heads, block, head);
-}
 inline std::byte* SummaryPage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
-  return PageAt(s.pages, s.page_bytes, kv.num_kv_heads, block, head);
+  return s.pages +
+         (static_cast<size_t>(block) * static_cast<size_t>(kv.num_kv_heads) + static_cast<size_t>(head)) * s.page_bytes;
 }
 
 // Physical block of a logical one. The index is checked: a list from elsewhere must never become an address.

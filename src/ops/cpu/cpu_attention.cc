@@ -150,7 +150,7 @@ void CpuAttention::AppendKv(const AppendKvParams& p) {
     const int h = static_cast<int>(task % kv.num_kv_heads);
     const int pos = p.rows.positions[t];
     const int slot = pos % kv.block_tokens;
-    std::byte* page = KvPage(kv, PhysicalBlock(p.rows, p.rows.row_seq[t], pos / kv.block_tokens), h);
+    std::byte* page = kv.Page(PhysicalBlock(p.rows, p.rows.row_seq[t], pos / kv.block_tokens), h);
     const float* k = p.k + t * p.stride + static_cast<int64_t>(h) * d;
     const float* v = p.v + t * p.stride + static_cast<int64_t>(h) * d;
     const int64_t column = elem * kv.block_tokens;
@@ -182,7 +182,7 @@ void CpuAttention::AppendKv(const AppendKvParams& p) {
 
 void CpuAttention::CopyBlock(const CopyBlockParams& p) {
   for (int h = 0; h < p.kv.num_kv_heads; ++h) {
-    std::memcpy(KvPage(p.kv, p.to, h), KvPage(p.kv, p.from, h), p.kv.page_bytes);
+    std::memcpy(p.kv.Page(p.to, h), p.kv.Page(p.from, h), p.kv.page_bytes);
     if (p.summary.kind == SummaryKind::kNone) continue;
     std::memcpy(SummaryPage(p.kv, p.summary, p.to, h), SummaryPage(p.kv, p.summary, p.from, h), p.summary.page_bytes);
   }
@@ -199,7 +199,7 @@ int CpuAttention::NumTiles(const RowBatch& rows, int rows_per_tile, Tile* tiles)
   return n;
 }
 
-// Blocks [first_block, end_block) of one tile and KV head into work.total, max_ and sum_.
+// Adds blocks [first_block, end_block) of one tile and KV head to work.total, max_ and sum_.
 void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int head, int first_block, int end_block,
                                 TileWork& work) const {
   const KvView& kv = p.kv;
@@ -222,7 +222,6 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   const int seq = p.rows.row_seq[tile.first_row];
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
 
-  work.Reset(queries, padded);
   const float scale = p.scale * kLog2e;  // the softmax is one of powers of two
   for (int i = 0; i < queries; ++i) {
     const int row = tile.first_row + i / group;
@@ -290,8 +289,8 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       }
     }
     following = next_block();
-    const std::byte* page = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
-    const std::byte* next_page = following == kEnd ? nullptr : KvPage(kv, PhysicalBlock(p.rows, seq, following), head);
+    const std::byte* page = kv.Page(PhysicalBlock(p.rows, seq, block), head);
+    const std::byte* next_page = following == kEnd ? nullptr : kv.Page(PhysicalBlock(p.rows, seq, following), head);
     const int64_t key_bytes = elem * d * block_tokens;
     const int columns = static_cast<int>(RoundUp(longest, 16));
     for (int i = 0; i < owners; ++i) {
@@ -314,6 +313,10 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   close_split();
 }
 
+size_t CpuAttention::AttendCarryBytes(int num_heads, int head_dim) {
+  return static_cast<size_t>(num_heads) * static_cast<size_t>(PaddedDim(head_dim) + 2) * sizeof(float);
+}
+
 void CpuAttention::Attend(const AttendParams& p) {
   const KvView& kv = p.kv;
   const int group = p.num_heads / kv.num_kv_heads;
@@ -326,15 +329,42 @@ void CpuAttention::Attend(const AttendParams& p) {
   const int num_tiles = NumTiles(p.rows, std::max(1, tile_queries / group), tiles);
   const int64_t queries_max = std::max(kTileQueries, group);
   const auto work_of = [&](int thread) { return TileWork(Scratch(thread), queries_max, d, padded, kv.block_tokens); };
-  const auto finish = [&](int row, int head, int g, const float* total, float sum) {
+  // Query i of a tile whose first row is `row`: what the parts before found, and what is left for the next or is the
+  // result.
+  const int64_t record = padded + 2;  // max, sum, out
+  const auto carry = [&](int row, int query_head) {
+    return reinterpret_cast<float*>(p.carry) + (static_cast<int64_t>(row) * p.num_heads + query_head) * record;
+  };
+  const auto begin = [&](int row, int head, int queries, TileWork& work) {
+    work.Reset(queries, padded);
+    if (p.first_block == 0) return;
+    for (int i = 0; i < queries; ++i) {
+      const float* from = carry(row + i / group, head * group + i % group);
+      work.max_[i] = from[0];
+      work.sum_[i] = from[1];
+      std::copy_n(from + 2, padded, work.total + static_cast<int64_t>(i) * padded);
+    }
+  };
+  const auto finish = [&](int row, int head, int g, const float* total, float max, float sum) {
+    if (p.end_block < p.rows.max_blocks) {
+      float* to = carry(row, head * group + g);
+      to[0] = max;
+      to[1] = sum;
+      std::copy_n(total, padded, to + 2);
+      return;
+    }
     float* out = p.out + row * p.out_stride + static_cast<int64_t>(head * group + g) * d;
     const float inverse = sum > 0 || std::isnan(sum) ? 1.0f / sum : 0.0f;
     for (int j = 0; j < d; ++j) out[j] = total[j] * inverse;
   };
   int max_position = 0;
   for (int t = 0; t < p.rows.num_rows; ++t) max_position = std::max(max_position, p.rows.positions[t]);
-  const int splits = max_position / kAttendSplitTokens + 1;
-  const int all_blocks = p.rows.max_blocks;
+  const int blocks_per_split = kAttendSplitTokens / kv.block_tokens;
+  const int end_block = std::min(p.end_block, p.rows.max_blocks);
+  const int first_split = p.first_block / blocks_per_split;
+  const int splits =
+      std::min(max_position / kAttendSplitTokens + 1, (end_block + blocks_per_split - 1) / blocks_per_split) -
+      first_split;
   const int64_t queries = static_cast<int64_t>(p.rows.num_rows) * p.num_heads;
   const int64_t tasks = static_cast<int64_t>(num_tiles) * kv.num_kv_heads;
 
@@ -347,9 +377,10 @@ void CpuAttention::Attend(const AttendParams& p) {
       const Tile& tile = tiles[num_tiles - 1 - static_cast<int>(task / kv.num_kv_heads)];
       const int head = static_cast<int>(task % kv.num_kv_heads);
       TileWork work = work_of(thread);
-      AttendBlocks(p, tile, head, 0, all_blocks, work);
+      begin(tile.first_row, head, tile.num_rows * group, work);
+      AttendBlocks(p, tile, head, p.first_block, end_block, work);
       for (int i = 0; i < tile.num_rows * group; ++i) {
-        finish(tile.first_row + i / group, head, i % group, work.total + static_cast<int64_t>(i) * padded,
+        finish(tile.first_row + i / group, head, i % group, work.total + static_cast<int64_t>(i) * padded, work.max_[i],
                work.sum_[i]);
       }
     };
@@ -362,19 +393,19 @@ void CpuAttention::Attend(const AttendParams& p) {
   }
 
   // A task is a tile and one split; its (max, sum, out) goes to partials [split][query of the batch].
-  const int64_t record = padded + 2;
   auto* partials = partials_.as<float>();
   const auto partial = [&](int s, int row, int head, int g) {
     const int64_t q = static_cast<int64_t>(row) * p.num_heads + head * group + g;
     return partials + (static_cast<int64_t>(s) * queries + q) * record;
   };
-  const int blocks_per_split = kAttendSplitTokens / kv.block_tokens;
   pool_->ParallelFor(tasks * splits, [&](int64_t task, int thread) {
     const int s = static_cast<int>(task / tasks);
     const Tile& tile = tiles[task % tasks / kv.num_kv_heads];
     const int head = static_cast<int>(task % kv.num_kv_heads);
     TileWork work = work_of(thread);
-    AttendBlocks(p, tile, head, s * blocks_per_split, (s + 1) * blocks_per_split, work);
+    const int first = (first_split + s) * blocks_per_split;
+    work.Reset(tile.num_rows * group, padded);
+    AttendBlocks(p, tile, head, first, std::min(first + blocks_per_split, end_block), work);
     for (int i = 0; i < tile.num_rows * group; ++i) {
       float* out = partial(s, tile.first_row + i / group, head, i % group);
       out[0] = work.max_[i];
@@ -386,11 +417,17 @@ void CpuAttention::Attend(const AttendParams& p) {
   for (int t = 0; t < p.rows.num_rows; ++t) {
     for (int h = 0; h < p.num_heads; ++h) {
       work.Reset(1, padded);
+      if (p.first_block > 0) {
+        const float* from = carry(t, h);
+        work.max_[0] = from[0];
+        work.sum_[0] = from[1];
+        std::copy_n(from + 2, padded, work.total);
+      }
       for (int s = 0; s < splits; ++s) {
         const float* part = partial(s, t, h / group, h % group);
         MergePart(part[0], part[1], part + 2, padded, &work.max_[0], &work.sum_[0], work.total);
       }
-      finish(t, h / group, h % group, work.total, work.sum_[0]);
+      finish(t, h / group, h % group, work.total, work.max_[0], work.sum_[0]);
     }
   }
 }

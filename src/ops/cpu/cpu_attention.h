@@ -29,6 +29,7 @@ class CpuAttention {
   void Summarise(const SummariseParams& p);
   void Select(const SelectParams& p);
   void Attend(const AttendParams& p);
+  static size_t AttendCarryBytes(int num_heads, int head_dim);
   void GateBranches(const GateBranchesParams& p);
   void CopyBlock(const CopyBlockParams& p);
 
@@ -48,6 +49,7 @@ class CpuAttention {
   static void CompressWindow(const SummariseParams& p, int seq, int head, int pos);
   void CompressedTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
   static bool NeedsScores(const SelectParams& p, int row);
+  static int ScoredBlocks(const SelectParams& p, int row);
   static void PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room);
   int64_t PooledStride(const SelectParams& p) const;
   float* BlockScratch(int group, int block_tokens, float* scratch) const;

@@ -127,7 +127,9 @@ class Layer {
     p.counts = counts->data();
     return p;
   }
-  std::vector<float> Attend(const std::vector<int32_t>* ids, const std::vector<int32_t>* counts, int top_k) {
+  // `ends`: of the parts before the last, in blocks; none is one call.
+  std::vector<float> Attend(const std::vector<int32_t>* ids, const std::vector<int32_t>* counts, int top_k,
+                            const std::vector<int>& ends = {}, int window = 0) {
     const auto q = Values(s_.heads * s_.dim, 3);
     std::vector<float> out(q.size(), -1.0f);
     AttendParams p;
@@ -143,8 +145,33 @@ class Layer {
       p.counts = counts->data();
       p.max_selected = top_k;
     }
+    p.window = window;
+    std::vector<double> carry(positions_.size() * b_.AttendCarryBytes(s_.heads, s_.dim) / sizeof(double) + 1, 1e30);
+    p.carry = reinterpret_cast<std::byte*>(carry.data());
+    for (const int end : ends) {
+      p.end_block = end;
+      b_.Attend(p);
+      p.first_block = end;
+    }
+    p.end_block = std::numeric_limits<int>::max();
     b_.Attend(p);
     return out;
+  }
+  // From now on the pages lie elsewhere and are found by slots.
+  void UseSlots() {
+    if (!slots_.empty()) return;
+    const size_t n = pages_.size() / kv.page_bytes;
+    slots_.resize(n);
+    std::iota(slots_.begin(), slots_.end(), 0);
+    std::shuffle(slots_.begin(), slots_.end(), std::mt19937(9));
+    Buffer moved = b_.Allocate(n * kv.page_bytes).value();
+    for (size_t i = 0; i < n; ++i) {
+      std::memcpy(moved.data() + static_cast<size_t>(slots_[i]) * kv.page_bytes, pages_.data() + i * kv.page_bytes,
+                  kv.page_bytes);
+    }
+    pages_ = std::move(moved);
+    kv.pages = pages_.data();
+    kv.slots = slots_.data();
   }
   std::vector<float> SelectAndAttend(int top_k) {
     std::vector<int32_t> ids;
@@ -164,7 +191,7 @@ class Layer {
   std::vector<int> lengths_;
   int max_blocks_ = 0;
   Buffer pages_, summaries_;
-  std::vector<int32_t> table_, positions_, row_seq_;
+  std::vector<int32_t> table_, positions_, row_seq_, slots_;
   std::vector<uint8_t> sparse_;
 };
 
@@ -252,6 +279,74 @@ TEST_P(AttentionTest, ARowDoesNotDependOnChunksBatchesOrThreads) {
         ASSERT_EQ(std::memcmp(sp.data() + width, sparse.data() + static_cast<size_t>(at) * width, bytes), 0)
             << chunk << " at " << at;
       }
+    }
+  }
+}
+
+// Pages found by slots, and attention in parts: with and without lists, many rows and few, windows too.
+template <typename B>
+void ExpectPartsAndSlotsChangeNothing(B& b, const Shape& s, int tokens, int first) {
+  Layer<B> layer(b, s, {tokens, 90});
+  layer.AddRows(0, 0, first);
+  layer.AddRows(1, 0, 90);
+  layer.Append();
+  layer.Clear();
+  for (const int rows : {tokens - first, 1}) {
+    layer.Clear();
+    layer.AddRows(0, tokens - rows, tokens);
+    layer.Append();
+    layer.AddRows(1, 89, 90);
+    std::vector<int32_t> ids, counts;
+    const auto q = layer.Values(s.heads * s.dim, 3);
+    b.Select(layer.Selection(q, 7, &ids, &counts));
+    const int split = kAttendSplitTokens / s.block;
+    const int last = (tokens - 1) / kAttendSplitTokens;
+    std::vector<int> each;
+    for (int i = 1; i <= last; ++i) each.push_back(i * split);
+    const auto dense = layer.Attend(nullptr, nullptr, 0);
+    const auto sparse = layer.Attend(&ids, &counts, 7);
+    const auto windowed = layer.Attend(nullptr, nullptr, 0, {}, 1100);
+    layer.UseSlots();
+    for (const auto& ends : {std::vector<int>{}, each, std::vector<int>{split}, std::vector<int>{last * split}}) {
+      EXPECT_EQ(layer.Attend(nullptr, nullptr, 0, ends), dense) << rows;
+      EXPECT_EQ(layer.Attend(&ids, &counts, 7, ends), sparse) << rows;
+      EXPECT_EQ(layer.Attend(nullptr, nullptr, 0, ends, 1100), windowed) << rows;
+    }
+  }
+}
+
+TEST_P(AttentionTest, PartsAndSlotsGiveTheSameBits) {
+  for (const int threads : {1, 3}) {
+    ExpectPartsAndSlotsChangeNothing(*Cpu(threads), {6, 2, 64, 64, DType::kF16, Pooled()}, 3300, 3200);
+  }
+  RefBackend ref;
+  ExpectPartsAndSlotsChangeNothing(ref, {2, 1, 8, 256, DType::kF32, Pooled()}, 2100, 2090);
+}
+
+// A selection that skips the local blocks chooses the same before and after the row's own keys are summarised.
+TEST_P(AttentionTest, SkippingLocalBlocksNeedsNothingNew) {
+  auto cpu = Cpu();
+  for (const SummaryView& summary : {Pooled(), Sketch(2)}) {
+    const Shape s{2, 2, 64, 64, DType::kF16, summary};
+    Layer<CpuBackend> layer(*cpu, s, {1400});
+    for (int at = 0; at < 1400; at += at < 1300 ? 1300 : 1) {
+      std::vector<int32_t> early, late, usual, counts;
+      layer.Clear();
+      layer.AddRows(0, at, at == 0 ? 1300 : at + 1);
+      const auto q = layer.Values(s.heads * s.dim, 3);
+      const auto select = [&](bool skip, std::vector<int32_t>* ids) {
+        SelectParams p = layer.Selection(q, 8, ids, &counts);
+        p.skip_local = skip;
+        cpu->Select(p);
+      };
+      if (at > 0) select(true, &early);
+      layer.Append();
+      select(true, &late);
+      select(false, &usual);
+      if (at > 0) {
+        ASSERT_EQ(early, late) << at;
+      }
+      ASSERT_EQ(late, usual) << at;
     }
   }
 }

@@ -44,6 +44,9 @@ class CpuBackend {
   void Summarise(const SummariseParams& p) { attention_->Summarise(p); }
   void Select(const SelectParams& p) { attention_->Select(p); }
   void Attend(const AttendParams& p) { attention_->Attend(p); }
+  size_t AttendCarryBytes(int num_heads, int head_dim) const {
+    return CpuAttention::AttendCarryBytes(num_heads, head_dim);
+  }
   void GateBranches(const GateBranchesParams& p) { attention_->GateBranches(p); }
   void CopyBlock(const CopyBlockParams& p) { attention_->CopyBlock(p); }
 

@@ -47,7 +47,7 @@ void CpuAttention::CompressWindow(const SummariseParams& p, int seq, int head, i
   const bool with_values = s.kind == SummaryKind::kCompressed;
   const float mean = 1.0f / static_cast<float>(s.kernel);
   for (int u = first; u <= pos; ++u) {
-    const std::byte* page = KvPage(kv, PhysicalBlock(p.rows, seq, u / kv.block_tokens), head);
+    const std::byte* page = kv.Page(PhysicalBlock(p.rows, seq, u / kv.block_tokens), head);
     const int slot = u % kv.block_tokens;
     const int64_t weights_at = (static_cast<int64_t>(head) * s.kernel + (u - first)) * d;
     float x[kMaxDim];

@@ -37,7 +37,7 @@ void PoolWindow(const AttentionKernels& kernels, const SummariseParams& p, int s
   for (int u = pos + 1 - s.kernel; u <= pos;) {
     const int block = u / kv.block_tokens;
     const int n = std::min((block + 1) * kv.block_tokens, pos + 1) - u;
-    const std::byte* keys = KvPage(kv, PhysicalBlock(p.rows, seq, block), head) + u % kv.block_tokens * elem;
+    const std::byte* keys = kv.Page(PhysicalBlock(p.rows, seq, block), head) + u % kv.block_tokens * elem;
     for (int d = 0; d < kv.head_dim; ++d) {
       float x[kMaxBlockTokens];
       kernels.widen[TypeIndex(kv.dtype)](keys + d * elem * kv.block_tokens, n, x);
@@ -126,7 +126,7 @@ void SketchPosition(const AttentionKernels& kernels, const SummariseParams& p, i
   float* centre = SketchPageAt(kv, p.summary, first, head).centre;
   const int block = pos / kv.block_tokens;
   const bool fixes_centre = pos == kv.block_tokens - 1;
-  const std::byte* keys = KvPage(kv, PhysicalBlock(p.rows, seq, block), head);
+  const std::byte* keys = kv.Page(PhysicalBlock(p.rows, seq, block), head);
   if (fixes_centre) {
     for (int d = 0; d < kv.head_dim; ++d) {
       float sum = 0;
@@ -248,7 +248,8 @@ const float* CpuAttention::PooledScores(const SelectParams& p, int row, float* z
   const int num_blocks = pos / p.kv.block_tokens + 1;
   const int per_block = p.kv.block_tokens / s.stride;
   const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
-  const int windows = std::max(0, (pos + 1) / s.stride - skip);
+  int windows = std::max(0, (pos + 1) / s.stride - skip);
+  if (p.skip_local) windows = std::min(windows, ScoredBlocks(p, row) * per_block);
   std::fill(scores, scores + num_blocks, 0.0f);
   if (windows == 0) return scores;
   z += skip;
@@ -273,7 +274,7 @@ void CpuAttention::SketchParts(const SelectParams& p, int row, int head, int beg
   const int pos = p.rows.positions[row];
   const int seq = p.rows.row_seq[row];
   const int group = p.num_heads / kv.num_kv_heads;
-  const int num_blocks = pos / kv.block_tokens + 1;
+  const int num_blocks = ScoredBlocks(p, row);
   const int bytes = SketchTokenBytes(kv.head_dim, p.summary.bits);
   for (int first = 0; first < group; first += kMaxSketchQueries) {
     const int num = std::min(kMaxSketchQueries, group - first);
@@ -312,6 +313,12 @@ void CpuAttention::SketchScores(float* parts, int group, int num_blocks, float* 
 
 bool CpuAttention::NeedsScores(const SelectParams& p, int row) {
   return p.row_sparse[row] != 0 && p.rows.positions[row] / p.kv.block_tokens + 1 > p.top_k;
+}
+
+// Blocks whose own tokens or windows are scored: without the local ones where they are skipped.
+int CpuAttention::ScoredBlocks(const SelectParams& p, int row) {
+  const int own = p.rows.positions[row] / p.kv.block_tokens;
+  return p.skip_local ? std::max(0, own - p.local_blocks) : own + 1;
 }
 
 // The choice of one row and KV head; scores [blocks] where NeedsScores, with room for the candidates behind them.
@@ -360,7 +367,7 @@ void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head,
       if (pooled) {
         PooledScores(p, t, scratch + static_cast<int64_t>(t - tile.first_row) * group * PooledStride(p), scores);
       } else {
-        const int num_blocks = p.rows.positions[t] / p.kv.block_tokens + 1;
+        const int num_blocks = ScoredBlocks(p, t);
         SketchParts(p, t, head, 0, num_blocks, scratch, scores + 4 * static_cast<int64_t>(limits_.max_blocks));
         SketchScores(scratch, group, num_blocks, scores);
       }
@@ -378,7 +385,7 @@ bool CpuAttention::SelectBySplitSketch(const SelectParams& p) {
   int64_t stride = 0;  // floats of parts of a task
   for (int t = 0; t < p.rows.num_rows; ++t) {
     if (NeedsScores(p, t)) {
-      stride = std::max<int64_t>(stride, static_cast<int64_t>(p.rows.positions[t] / p.kv.block_tokens + 1) * 2 * group);
+      stride = std::max<int64_t>(stride, static_cast<int64_t>(ScoredBlocks(p, t)) * 2 * group);
     }
   }
   const int64_t ranges = (pool_->num_threads() * kSelectTasksPerThread + tasks - 1) / std::max<int64_t>(tasks, 1);
@@ -393,7 +400,7 @@ bool CpuAttention::SelectBySplitSketch(const SelectParams& p) {
   pool_->ParallelFor(tasks * ranges, [&](int64_t i, int thread) {
     const auto row = static_cast<int>(i / ranges / heads);
     if (!NeedsScores(p, row)) return;
-    const int64_t num_blocks = p.rows.positions[row] / p.kv.block_tokens + 1;
+    const int64_t num_blocks = ScoredBlocks(p, row);
     SketchParts(p, row, static_cast<int>(i / ranges % heads), static_cast<int>(num_blocks * (i % ranges) / ranges),
                 static_cast<int>(num_blocks * (i % ranges + 1) / ranges), parts + i / ranges * stride,
                 room(thread) + tables);
@@ -402,7 +409,7 @@ bool CpuAttention::SelectBySplitSketch(const SelectParams& p) {
     const auto row = static_cast<int>(i / heads);
     float* scores = room(thread);
     if (NeedsScores(p, row)) {
-      SketchScores(parts + i * stride, group, p.rows.positions[row] / p.kv.block_tokens + 1, scores);
+      SketchScores(parts + i * stride, group, ScoredBlocks(p, row), scores);
     }
     PickBlocks(p, row, static_cast<int>(i % heads), scores, scores + limits_.max_blocks);
   });

@@ -47,6 +47,7 @@ class RefBackend {
   void Summarise(const SummariseParams& p);
   void Select(const SelectParams& p);
   void Attend(const AttendParams& p);
+  static size_t AttendCarryBytes(int num_heads, int head_dim);
   void GateBranches(const GateBranchesParams& p);
   void CopyBlock(const CopyBlockParams& p);
 

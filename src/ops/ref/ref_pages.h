@@ -14,14 +14,9 @@
 
 namespace farsight {
 
-inline std::byte* Page(std::byte* pages, size_t page_bytes, int heads, int32_t block, int head) {
-  return pages + (static_cast<size_t>(block) * static_cast<size_t>(heads) + static_cast<size_t>(head)) * page_bytes;
-}
-inline std::byte* KvPage(const KvView& kv, int32_t block, int head) {
-  return Page(kv.pages, kv.page_bytes, kv.block_heads, block, head);
-}
 inline std::byte* SummaryPage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
-  return Page(s.pages, s.page_bytes, kv.num_kv_heads, block, head);
+  return s.pages +
+         (static_cast<size_t>(block) * static_cast<size_t>(kv.num_kv_heads) + static_cast<size_t>(head)) * s.page_bytes;
 }
 
 inline int32_t PhysicalBlock(const RowBatch& rows, int seq, int block) {
@@ -59,7 +54,7 @@ struct KvReader {
   int head;
 
   const std::byte* PageOf(int token) const {
-    return KvPage(kv, PhysicalBlock(rows, seq, token / kv.block_tokens), head);
+    return kv.Page(PhysicalBlock(rows, seq, token / kv.block_tokens), head);
   }
   float K(int token, int d) const {
     return LoadElem(kv.dtype, PageOf(token), static_cast<int64_t>(token % kv.block_tokens) * kv.head_dim + d);

@@ -101,6 +101,10 @@ void Sketch(const SummariseParams& p, int seq, int h, int pos) {
   }
 }
 
+int FirstLocal(const SelectParams& p, int row) {
+  return std::max(0, p.rows.positions[row] / p.kv.block_tokens - p.local_blocks);
+}
+
 }  // namespace
 
 size_t RefBackend::SummaryPageBytes(const KvView& kv, const SummaryView& s) const {
@@ -134,7 +138,8 @@ void RefBackend::Summarise(const SummariseParams& p) {
 std::vector<double> RefBackend::WindowShares(const SelectParams& p, int row, int head) const {
   const SummaryView& s = p.summary;
   const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
-  const int num_windows = std::max(0, (p.rows.positions[row] + 1) / s.stride - skip);
+  int num_windows = std::max(0, (p.rows.positions[row] + 1) / s.stride - skip);
+  if (p.skip_local) num_windows = std::min(num_windows, FirstLocal(p, row) * (p.kv.block_tokens / s.stride));
   std::vector<double> z(static_cast<size_t>(num_windows));
   if (num_windows == 0) return z;
   const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head) * p.kv.head_dim;
@@ -183,10 +188,12 @@ std::vector<double> RefBackend::BlockScores(const SelectParams& p, int row, int 
   }
   FS_CHECK(s.kind == SummaryKind::kSketch, "selection needs a summary");
   if (pos < kv.block_tokens - 1) return scores;
+  const int tokens = p.skip_local ? FirstLocal(p, row) * kv.block_tokens : pos + 1;
+  if (tokens == 0) return scores;
   for (int g = 0; g < group; ++g) {
     const float* query = p.q + row * p.q_stride + static_cast<int64_t>(kv_head * group + g) * kv.head_dim;
-    std::vector<double> z(static_cast<size_t>(pos) + 1);
-    for (int u = 0; u <= pos; ++u) {
+    std::vector<double> z(static_cast<size_t>(tokens));
+    for (int u = 0; u < tokens; ++u) {
       const std::byte* page = SummaryPage(kv, s, PhysicalBlock(p.rows, seq, u / kv.block_tokens), kv_head);
       const auto* scales = reinterpret_cast<const float*>(page) + kv.head_dim;
       const auto* codes = reinterpret_cast<const int8_t*>(scales + kv.block_tokens);
@@ -198,7 +205,7 @@ std::vector<double> RefBackend::BlockScores(const SelectParams& p, int row, int 
       z[static_cast<size_t>(u)] = p.scale * scales[slot] * sum;  // the centre adds the same to every token
     }
     SoftmaxInto(&z);
-    for (int u = 0; u <= pos; ++u) scores[static_cast<size_t>(u / kv.block_tokens)] += z[static_cast<size_t>(u)];
+    for (int u = 0; u < tokens; ++u) scores[static_cast<size_t>(u / kv.block_tokens)] += z[static_cast<size_t>(u)];
   }
   return scores;
 }

@@ -1,0 +1,269 @@
+// An engine whose keys and values lie mostly in a file must give the bits of one that holds them all, whatever the
+// budget, the order of the reads and the neighbours, and outlive what a disk does to it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "engine/model_impl.h"
+#include "engine/testing/random_forecast.h"
+#include "engine/testing/tiny_model.h"
+#include "farsight/engine.h"
+#include "io/testing/fake_async_file.h"
+#include "io/testing/temp_dir.h"
+
+namespace farsight {
+namespace {
+
+std::vector<int32_t> Prompt(int n, uint32_t seed) {
+  std::mt19937 rng(seed);
+  std::vector<int32_t> out;
+  for (int i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(rng() % 256));
+  return out;
+}
+
+// A model with options for it; every path of attention is one of these.
+struct Case {
+  std::string name;
+  std::shared_ptr<Model> model;
+  EngineOptions options;
+};
+
+class TiersTest : public ::testing::Test {
+ protected:
+  static EngineOptions Options(AttentionPolicy policy, SparsePhase phase) {
+    EngineOptions o;
+    o.context_tokens = 1600;
+    o.prefill_chunk = 48;
+    o.attention.policy = policy;
+    o.attention.phase = phase;
+    o.attention.block_size = 16;
+    o.attention.top_k_blocks = 6;
+    o.attention.local_window = 32;
+    o.attention.dense_layers = policy == AttentionPolicy::kSketch ? 1 : 0;
+    o.attention.kernel_size = 8;
+    o.attention.kernel_stride = 4;
+    return o;
+  }
+
+  std::vector<Case> Cases() {
+    std::vector<Case> cases;
+    const std::string path = dir_.Write("llama.gguf", testing::TinyModel("llama"));
+    const auto llama = Model::Load(path, {.threads = 2}).value();
+    cases.push_back({"dense", llama, Options(AttentionPolicy::kDense, SparsePhase::kAll)});
+    cases.push_back({"pooled", llama, Options(AttentionPolicy::kInfLlm2, SparsePhase::kAll)});
+    cases.push_back({"sketch", llama, Options(AttentionPolicy::kSketch, SparsePhase::kDecode)});
+    cases.push_back({"infinigen", llama, Options(AttentionPolicy::kInfinigen, SparsePhase::kAll)});
+    for (const auto keys : {SummaryKind::kPooledKeys, SummaryKind::kSketch}) {
+      const bool pooled = keys == SummaryKind::kPooledKeys;
+      const std::string file = dir_.Write(pooled ? "pooled.safetensors" : "sketch.safetensors", "");
+      const auto forecast = testing::RandomForecast(llama, keys);
+      EXPECT_TRUE(SaveForecast(file, forecast, llama->impl().config, DType::kF32).ok());
+      EngineOptions o = Options(AttentionPolicy::kSparda, pooled ? SparsePhase::kAll : SparsePhase::kDecode);
+      o.forecast = file;
+      cases.push_back({pooled ? "forecast over windows" : "forecast over sketches", llama, o});
+    }
+    for (const char* name : {"tiny-nsa", "tiny-nsa-shared", "tiny-infllm"}) {
+      const std::string gguf = std::string(FARSIGHT_SOURCE_DIR) + "/training/golden/" + name + ".gguf";
+      EngineOptions o;
+      o.context_tokens = 700;
+      o.prefill_chunk = 100;
+      cases.push_back({name, Model::Load(gguf, {.threads = 2}).value(), o});
+    }
+    return cases;
+  }
+
+  static std::unique_ptr<Engine> Make(const Case& c, int64_t memory, bool lookahead = true) {
+    EngineOptions o = c.options;
+    o.kv_memory = memory;
+    o.lookahead = lookahead;
+    auto engine = Engine::Create(c.model, o);
+    EXPECT_TRUE(engine.ok()) << c.name << ": " << engine.status().message();
+    return std::move(engine).value();
+  }
+
+  // The least memory that the engine accepts, as it says itself.
+  static int64_t Least(const Case& c) {
+    EngineOptions o = c.options;
+    o.kv_memory = 1;
+    const std::string message = Engine::Create(c.model, o).status().message();
+    const size_t at = message.find("at least ");
+    EXPECT_NE(at, std::string::npos) << message;
+    return std::stoll(message.substr(at + 9));
+  }
+
+  // Logits of every prompt row and the tokens that follow.
+  struct Run {
+    std::vector<float> logits;
+    std::vector<int32_t> tokens;
+    bool operator==(const Run&) const = default;
+  };
+  static Request Ask(std::vector<int32_t> prompt, int64_t n) {
+    Request r;
+    r.prompt = std::move(prompt);
+    r.max_new_tokens = n;
+    r.ignore_eos = true;
+    return r;
+  }
+  static Run Generate(Engine& engine, const std::vector<int32_t>& prompt, int64_t n) {
+    Run run;
+    const auto done = engine.Generate(Ask(prompt, n));
+    EXPECT_TRUE(done.ok()) << done.status().message();
+    if (done.ok()) run.tokens = done->tokens;
+    // Every row again, beside the cached beginning's copy on write.
+    Request all = Ask(prompt, 1);
+    all.on_logits = [&](int64_t, std::span<const float> l) { run.logits.insert(run.logits.end(), l.begin(), l.end()); };
+    EXPECT_TRUE(engine.Generate(std::move(all)).ok());
+    return run;
+  }
+  static int PromptOf(const Case& c) { return c.options.context_tokens > 1000 ? 1100 : 500; }
+  static std::vector<int32_t> TokensFor(const Case& c, int n, uint32_t seed) {
+    auto tokens = Prompt(n, seed);
+    for (auto& t : tokens) t %= static_cast<int32_t>(c.model->info().vocab);
+    return tokens;
+  }
+
+  testing::TempDir dir_;
+};
+
+TEST_F(TiersTest, EveryPolicyAndBudgetGivesTheResidentBits) {
+  for (const Case& c : Cases()) {
+    const auto prompt = TokensFor(c, PromptOf(c), 3);
+    const Run resident = Generate(*Make(c, 0), prompt, 20);
+    const int64_t least = Least(c);
+    for (const bool lookahead : {true, false}) {
+      for (const int64_t memory : {least, least * 3 / 2, int64_t{1} << 30}) {
+        const auto engine = Make(c, memory, lookahead);
+        EXPECT_EQ(Generate(*engine, prompt, 20), resident) << c.name << ", " << memory << ", " << lookahead;
+        const EngineStats stats = engine->stats();
+        const int64_t holds = stats.kv_memory / 4096 / c.model->info().layers / c.model->info().kv_heads;
+        int64_t missed = 0;
+        for (const auto& t : stats.kv_tiers) missed += t.missed;
+        EXPECT_GE(missed > 0, holds < PromptOf(c) / 16) << c.name << ", " << memory << ", " << lookahead;
+        EXPECT_LE(missed > 0, holds < 3 * PromptOf(c) / 16) << c.name << ", " << memory << ", " << lookahead;
+      }
+    }
+  }
+}
+
+TEST_F(TiersTest, LateReadsInAnyOrderChangeNothing) {
+  for (const Case& c : Cases()) {
+    const auto prompt = TokensFor(c, PromptOf(c), 4);
+    const Run resident = Generate(*Make(c, 0), prompt, 30);
+    const int64_t least = Least(c);
+    uint32_t seed = 1;
+    c.model->impl().open_kv_file = [&]() -> StatusOr<std::unique_ptr<AsyncFile>> {
+      auto file = std::make_unique<testing::FakeAsyncFile>(std::make_shared<testing::FakeDisk>(), seed++);
+      file->max_delay = 7;
+      return std::unique_ptr<AsyncFile>(std::move(file));
+    };
+    for (const bool lookahead : {true, false}) {
+      EXPECT_EQ(Generate(*Make(c, least * 5 / 4, lookahead), prompt, 30), resident) << c.name << ", " << lookahead;
+    }
+    c.model->impl().open_kv_file = nullptr;
+  }
+}
+
+TEST_F(TiersTest, EveryEdgeOfABlockIsPassedWell) {
+  for (const Case& c : Cases()) {
+    const int block = 16;
+    const int64_t least = Least(c);
+    for (const int past : {1, 16, 63, 64, 65}) {
+      const auto prompt = TokensFor(c, 20 * block + past, static_cast<uint32_t>(past));
+      EXPECT_EQ(Generate(*Make(c, least), prompt, 17), Generate(*Make(c, 0), prompt, 17)) << c.name << " " << past;
+    }
+  }
+}
+
+TEST_F(TiersTest, SequencesThatShareABudgetWriteWhatEachWritesAlone) {
+  for (const Case& c : Cases()) {
+    const std::vector<int> lengths = {3, 130, 410, 255};
+    std::vector<std::vector<int32_t>> alone;
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const auto prompt = TokensFor(c, lengths[i], static_cast<uint32_t>(i));
+      alone.push_back(Make(c, 0)->Generate(Ask(prompt, 40)).value().tokens);
+    }
+    Case shared = c;
+    shared.options.max_sequences = 3;  // the fourth waits
+    const auto engine = Make(shared, Least(shared));
+    std::vector<std::vector<int32_t>> together(lengths.size());
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      const auto prompt = TokensFor(c, lengths[i], static_cast<uint32_t>(i));
+      ASSERT_TRUE(engine->Submit(Ask(prompt, 40), [&, i](Completion done) { together[i] = done.tokens; }).ok());
+    }
+    while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
+    EXPECT_EQ(together, alone) << c.name;
+  }
+}
+
+TEST_F(TiersTest, DraftsAreTakenBackAsInMemory) {
+  int64_t taken_back = 0;
+  for (Case& c : Cases()) {
+    auto prompt = TokensFor(c, 60, 9);  // repeats itself, so that there are guesses
+    for (int i = 0; i < 2; ++i) prompt.insert(prompt.end(), prompt.begin(), prompt.end());
+    const auto plain = Make(c, 0)->Generate(Ask(prompt, 60)).value().tokens;
+    c.options.drafting = Drafting::kNgram;
+    c.options.draft_max = 20;
+    const auto engine = Make(c, Least(c));
+    const auto drafted = engine->Generate(Ask(prompt, 60)).value();
+    EXPECT_EQ(drafted.tokens, plain) << c.name;
+    taken_back += drafted.drafted_tokens - drafted.accepted_tokens;
+  }
+  EXPECT_GT(taken_back, 0);
+}
+
+TEST_F(TiersTest, ABrokenPageFailsItsRequestAlone) {
+  Case c = Cases()[0];
+  c.options.max_sequences = 2;
+  c.options.attention.block_size = 64;
+  c.options.prefill_chunk = 100;
+  const auto good = TokensFor(c, 300, 1);
+  const auto wanted = Make(c, 0)->Generate(Ask(good, 20)).value().tokens;
+  auto disk = std::make_shared<testing::FakeDisk>();
+  bool broken = false;
+  c.model->impl().open_kv_file = [&]() -> StatusOr<std::unique_ptr<AsyncFile>> {
+    auto file = std::make_unique<testing::FakeAsyncFile>(disk);
+    file->fault = [&broken](IoKind kind, const IoPiece& piece) {
+      const bool hit = broken && kind == IoKind::kRead && piece.offset < 16 * 6 * kIoAlignment;
+      return hit ? DataLoss("the disk cannot be read") : OkStatus();
+    };
+    return std::unique_ptr<AsyncFile>(std::move(file));
+  };
+  const auto engine = Make(c, Least(c) * 2 / 3, false);  // without lookahead it needs less
+  Status status;
+  std::vector<int32_t> got;
+  // The first sequence has the first group of the file.
+  ASSERT_TRUE(engine->Submit(Ask(TokensFor(c, 1400, 2), 150), [&](Completion done) { status = done.status; }).ok());
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(engine->Step().ok());
+  ASSERT_TRUE(engine->Submit(Ask(good, 20), [&](Completion done) { got = done.tokens; }).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(engine->Step().ok());
+  broken = true;
+  while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.message();
+  EXPECT_EQ(got, wanted);
+  c.model->impl().open_kv_file = nullptr;
+}
+
+TEST_F(TiersTest, AFullDiskEndsWhatDoesNotFitAndNothingElse) {
+  Case c = Cases()[1];
+  c.options.max_sequences = 2;
+  const auto small = TokensFor(c, 200, 1);
+  const auto wanted = Make(c, 0)->Generate(Ask(small, 20)).value().tokens;
+  c.model->impl().open_kv_file = [&]() -> StatusOr<std::unique_ptr<AsyncFile>> {
+    auto file = std::make_unique<testing::FakeAsyncFile>();
+    file->capacity = uint64_t{48} * 6 * kIoAlignment;  // 48 blocks
+    return std::unique_ptr<AsyncFile>(std::move(file));
+  };
+  const auto engine = Make(c, Least(c));
+  std::vector<Completion> done(2);
+  ASSERT_TRUE(engine->Submit(Ask(TokensFor(c, 1200, 2), 9), [&](Completion d) { done[0] = std::move(d); }).ok());
+  ASSERT_TRUE(engine->Submit(Ask(small, 20), [&](Completion d) { done[1] = std::move(d); }).ok());
+  while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
+  EXPECT_EQ(done[0].status.code(), StatusCode::kResourceExhausted) << done[0].status.message();
+  EXPECT_EQ(done[1].tokens, wanted) << done[1].status.message();
+  EXPECT_EQ(Generate(*engine, small, 20).tokens, wanted) << "the engine goes on";
+  c.model->impl().open_kv_file = nullptr;
+}
+
+}  // namespace
+}  // namespace farsight

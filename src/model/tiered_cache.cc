@@ -1,0 +1,247 @@
+#include "model/tiered_cache.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
+namespace farsight {
+namespace {
+
+int RoundedUp(int n, int to) { return (n + to - 1) / to; }
+
+}  // namespace
+
+// Full blocks before a sequence's first row that its new summaries may read.
+int64_t TieredCache::SummaryBlocks(const TieredCacheShape& s) {
+  return s.summary_kernel > 1 ? RoundedUp(s.summary_kernel - 1, s.block_tokens) : 0;
+}
+
+int64_t TieredCache::MinimumSlots(const TieredCacheShape& s, const RunnerTiers& options) {
+  TierNeeds n;
+  n.layers = s.layers;
+  n.heads = s.heads;
+  n.open_blocks = options.open_blocks;
+  const int64_t split = std::min(kAttendSplitTokens / s.block_tokens, s.max_blocks);
+  n.selected_blocks = static_cast<int32_t>(s.max_seqs * (split + SummaryBlocks(s)));
+  n.appended_blocks = s.max_rows / s.block_tokens + 2 * s.max_seqs;
+  n.requests_at_once = options.lookahead ? 2 : 1;
+  return MinimumPages(n);
+}
+
+StatusOr<std::unique_ptr<TieredCache>> TieredCache::Create(const TieredCacheShape& shape, const RunnerTiers& options,
+                                                           std::span<std::byte> pool) {
+  const int64_t slots = static_cast<int64_t>(pool.size() / shape.page_bytes);
+  const int64_t least = MinimumSlots(shape, options);
+  if (slots < least) {
+    return ResourceExhausted("a memory of " + std::to_string(pool.size()) +
+                             " bytes for keys and values is too small; at least " +
+                             std::to_string(static_cast<uint64_t>(least) * shape.page_bytes) + " bytes are needed");
+  }
+  FS_ASSIGN_OR_RETURN(auto file, options.open_file());
+  StoreGeometry geometry;
+  geometry.layers = shape.layers;
+  geometry.heads = shape.heads;
+  geometry.page_bytes = shape.page_bytes;
+  FS_RETURN_IF_ERROR(CheckGeometry(geometry));
+  auto store =
+      std::make_unique<BlockStore>(std::move(file), geometry, 0, std::numeric_limits<uint64_t>::max() / 2, false);
+  std::unique_ptr<TieredCache> cache(new TieredCache(shape, options));
+  TierOptions t;
+  t.layers = shape.layers;
+  t.heads = shape.heads;
+  t.num_blocks = shape.num_blocks;
+  t.page_bytes = shape.page_bytes;
+  FS_ASSIGN_OR_RETURN(cache->tiers_, KvTiers::Create(t, pool, std::move(store)));
+  cache->wanted_.assign(
+      static_cast<size_t>(shape.max_seqs) * static_cast<size_t>(shape.heads) * static_cast<size_t>(shape.max_blocks),
+      0);
+  return cache;
+}
+
+void TieredCache::BeginStep(const Batch& batch) {
+  batch_ = &batch;
+  rows_.assign(static_cast<size_t>(batch.num_seqs), {});
+  for (int t = 0; t < batch.num_rows(); ++t) {
+    Rows& r = rows_[static_cast<size_t>(batch.row_seq[static_cast<size_t>(t)])];
+    if (r.count++ == 0) {
+      r.first = batch.positions[static_cast<size_t>(t)];
+      r.first_row = t;
+    }
+  }
+  written_.clear();
+  summary_blocks_.clear();
+  used_blocks_ = 0;
+  for (int s = 0; s < batch.num_seqs; ++s) {
+    const Rows& r = rows_[static_cast<size_t>(s)];
+    if (r.count == 0) continue;
+    const int own = r.first / s_.block_tokens;
+    const int end = r.first + r.count;
+    used_blocks_ = std::max(used_blocks_, RoundedUp(end, s_.block_tokens));
+    for (int b = own; b * s_.block_tokens < end; ++b) written_.push_back(Physical(s, b));
+    // Windows that end in these rows begin in earlier blocks.
+    if (s_.summary_kernel == 0 || end / s_.summary_stride == r.first / s_.summary_stride) continue;
+    for (int b = std::max(0, r.first + 1 - s_.summary_kernel) / s_.block_tokens; b < own; ++b) {
+      summary_blocks_.push_back(Physical(s, b));
+    }
+  }
+  const int64_t open = static_cast<int64_t>(s_.layers) * batch.open_blocks;
+  const int64_t beside = static_cast<int64_t>(written_.size() + summary_blocks_.size()) * (lookahead_ ? 2 : 1);
+  request_slots_ = (tiers_->num_slots() - s_.heads * (open + beside)) / (lookahead_ ? 2 : 1);
+  for (LayerState& l : layers_) l.layer = -1;
+  tiers_->BeginStep();
+}
+
+void TieredCache::Abort() {
+  EndCopy();
+  for (LayerState& l : layers_) {
+    if (l.layer < 0) continue;
+    if (l.summary_ticket.index >= 0) tiers_->Finish(l.summary_ticket);
+    for (Window& w : l.windows) {
+      if (w.started) tiers_->Finish(w.ticket);
+    }
+    l.layer = -1;
+  }
+}
+
+Status TieredCache::OpenLayer(int layer) {
+  LayerState& l = Of(layer);
+  l.layer = layer;
+  l.planned = false;
+  l.summary_ticket = {};
+  l.windows.clear();
+  FS_RETURN_IF_ERROR(tiers_->BeginAppend(layer, written_));
+  if (summary_blocks_.empty()) return OkStatus();
+  pages_.clear();
+  for (const int32_t block : summary_blocks_) {
+    for (int h = 0; h < s_.heads; ++h) pages_.push_back(block * s_.heads + h);
+  }
+  FS_ASSIGN_OR_RETURN(l.summary_ticket, tiers_->Request(layer, pages_));
+  return OkStatus();
+}
+
+Status TieredCache::BeginCopy(int layer, const BlockCopy& copy) {
+  pages_.clear();
+  for (int h = 0; h < s_.heads; ++h) pages_.push_back(copy.from * s_.heads + h);
+  FS_ASSIGN_OR_RETURN(copy_ticket_, tiers_->Request(layer, pages_));
+  const Status status = tiers_->Wait(copy_ticket_);
+  if (!status.ok()) copy_ticket_ = {};
+  return status;
+}
+
+void TieredCache::EndCopy() {
+  if (copy_ticket_.index >= 0) tiers_->Finish(std::exchange(copy_ticket_, {}));
+}
+
+Status TieredCache::AwaitSummaryBlocks(int layer) {
+  LayerState& l = Of(layer);
+  if (l.summary_ticket.index < 0) return OkStatus();
+  const Status status = tiers_->Wait(l.summary_ticket);
+  if (!status.ok()) l.summary_ticket = {};
+  return status;
+}
+
+void TieredCache::WantLists(const LayerReads& reads) {
+  for (int s = 0; s < batch_->num_seqs; ++s) {
+    const Rows& r = rows_[static_cast<size_t>(s)];
+    if (r.count == 0) continue;
+    const auto all = [&](int position) {
+      for (int h = 0; h < s_.kv_heads; ++h) {
+        std::fill_n(Wanted(s, reads.list_head + h), position / s_.block_tokens + 1, uint8_t{1});
+      }
+    };
+    if (reads.counts.empty()) {
+      all(r.first + r.count - 1);
+      continue;
+    }
+    for (int i = 0; i < r.count; ++i) {
+      const size_t pair = static_cast<size_t>(r.first_row + i) * static_cast<size_t>(s_.kv_heads);
+      if (reads.counts[pair] < 0) {
+        all(r.first + i);
+        continue;
+      }
+      for (int h = 0; h < s_.kv_heads; ++h) {
+        const size_t at = pair + static_cast<size_t>(h);
+        const int32_t* ids = reads.ids.data() + at * static_cast<size_t>(reads.max_selected);
+        uint8_t* wanted = Wanted(s, reads.list_head + h);
+        for (int32_t k = 0; k < reads.counts[at]; ++k) wanted[ids[k]] = 1;
+      }
+    }
+  }
+}
+
+void TieredCache::WantWindow(const LayerReads& reads) {
+  for (int s = 0; s < batch_->num_seqs; ++s) {
+    const Rows& r = rows_[static_cast<size_t>(s)];
+    if (r.count == 0) continue;
+    const int first = std::max(0, r.first + 1 - reads.window) / s_.block_tokens;
+    const int end = RoundedUp(r.first + r.count, s_.block_tokens);
+    for (int h = 0; h < s_.kv_heads; ++h)
+      std::fill_n(Wanted(s, reads.window_head + h) + first, end - first, uint8_t{1});
+  }
+}
+
+void TieredCache::Plan(int layer, const LayerReads& reads) {
+  LayerState& l = Of(layer);
+  FS_CHECK(l.layer == layer, "a layer is opened before it is planned");
+  for (int s = 0; s < batch_->num_seqs; ++s) {
+    for (int h = 0; h < s_.heads; ++h) std::fill_n(Wanted(s, h), used_blocks_, uint8_t{0});
+  }
+  WantLists(reads);
+  if (reads.window > 0) WantWindow(reads);
+  l.planned = true;
+  l.pages.clear();
+  l.windows.clear();
+  l.windows.push_back({0, std::numeric_limits<int>::max(), 0, 0, {}, false});
+  const int split = kAttendSplitTokens / s_.block_tokens;
+  for (int first = 0; first < used_blocks_; first += split) {
+    const size_t before = l.pages.size();
+    for (int s = 0; s < batch_->num_seqs; ++s) {
+      for (int h = 0; h < s_.heads; ++h) {
+        const uint8_t* wanted = Wanted(s, h);
+        for (int b = first; b < std::min(first + split, used_blocks_); ++b) {
+          if (wanted[b] != 0) l.pages.push_back(Physical(s, b) * s_.heads + h);
+        }
+      }
+    }
+    Window& w = l.windows.back();
+    if (before > w.first_page && static_cast<int64_t>(l.pages.size() - w.first_page) > request_slots_) {
+      w.end_block = first;
+      l.windows.push_back({first, std::numeric_limits<int>::max(), before, 0, {}, false});
+    }
+    l.windows.back().end_page = l.pages.size();
+  }
+}
+
+Status TieredCache::StartWindow(int layer, int window) {
+  Window& w = WindowOf(layer, window);
+  if (w.started) return OkStatus();
+  const std::span<const int32_t> pages(Of(layer).pages);
+  FS_ASSIGN_OR_RETURN(w.ticket, tiers_->Request(layer, pages.subspan(w.first_page, w.end_page - w.first_page)));
+  w.started = true;
+  return OkStatus();
+}
+
+Status TieredCache::AwaitWindow(int layer, int window) {
+  FS_RETURN_IF_ERROR(StartWindow(layer, window));
+  Window& w = WindowOf(layer, window);
+  const Status status = tiers_->Wait(w.ticket);
+  if (!status.ok()) w.started = false;
+  return status;
+}
+
+void TieredCache::FinishWindow(int layer, int window) {
+  Window& w = WindowOf(layer, window);
+  tiers_->Finish(w.ticket);
+  w.started = false;
+}
+
+void TieredCache::CloseLayer(int layer) {
+  LayerState& l = Of(layer);
+  if (l.summary_ticket.index >= 0) tiers_->Finish(std::exchange(l.summary_ticket, {}));
+  tiers_->EndAppend(layer, batch_->full_blocks);
+  l.layer = -1;
+}
+
+}  // namespace farsight
