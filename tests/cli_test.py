@@ -102,6 +102,30 @@ class Cli(unittest.TestCase):
         self.assertEqual(len(p.stderr.strip().splitlines()), 1, p.stderr)
         self.assertIn("in memory", p.stderr)
 
+    def test_a_session_goes_on_in_another_process(self):
+        args = ("run", "-m", self.model, "-n", "10", "--ignore-eos", "--json", "--session", "s.kv", "-f", "text.txt")
+        first = json.loads(self.run_cli(*args).stdout)
+        p = self.run_cli(*args, "-p", "and then?")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        second = json.loads(p.stdout)
+        self.assertEqual(second["cached_tokens"], first["prompt_tokens"])
+        alone = json.loads(self.run_cli(*(a for a in args if a not in ("--session", "s.kv")), "-p", "and then?").stdout)
+        self.assertEqual(second["token_ids"], alone["token_ids"])
+        p = self.run_cli("session", "inspect", "s.kv", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual(json.loads(p.stdout)["tokens"], second["prompt_tokens"] + 9)
+        p = self.run_cli("session", "verify", "s.kv")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertIn("0 broken", p.stdout)
+        data = bytearray((self.dir / "s.kv").read_bytes())
+        for at in range(3 * 4096 + 100, len(data), 4096):
+            data[at] ^= 1
+        (self.dir / "broken.kv").write_bytes(data)
+        self.assertEqual(self.run_cli("session", "verify", "broken.kv").returncode, 1)
+        self.refused("session", "inspect", "text.txt", words=("session",))
+        self.refused("session", "verify", "absent.kv", words=("absent.kv",))
+        self.refused(*args, "--block-size", "32", words=("s.kv", "32"))
+
     def test_models_are_found_by_name(self):
         p = self.run_cli("inspect", "-m", "tiny", env={"FARSIGHT_MODELS": str(self.dir)})
         self.assertEqual(p.returncode, 0, p.stderr)

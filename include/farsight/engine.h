@@ -112,6 +112,7 @@ struct EngineStats {
   int64_t kv_bytes = 0;               // the pool's size, summaries included
   int64_t kv_memory = 0;              // for keys and values, where a file holds the others; else 0
   std::string kv_file;                // how the file is read, for people
+  int64_t session_tokens = 0;         // in the session file
   std::vector<KvTierStats> kv_tiers;  // by layer, where there is a file
   AttentionOptions attention;         // resolved
   bool forecast = false;              // blocks are chosen by Forecast projections
@@ -140,6 +141,10 @@ class Engine {
 
   // Submit and step until this request is done.
   StatusOr<Completion> Generate(Request request);
+
+  // Makes the sequence of the request that finished last the content of EngineOptions::session: prompt and answer, but
+  // for the last token of it, which was never computed. On an error the file is as it was. Nothing to do: OK.
+  Status SaveSession();
 
   // Forgets the caches of finished sequences, which later requests with the same beginning would reuse.
   void DropCaches();

@@ -80,6 +80,10 @@ struct EngineOptions {
   // them. 0: all are in memory. Never changes a result. Summaries and weights are not counted.
   int64_t kv_memory = 0;
   std::string kv_file = {};  // where that file lies: a name in the directory that shall hold it; empty: in /var/tmp
+  // A session file: its tokens are there from the beginning like those of a finished request, and SaveSession keeps
+  // what the last request had. Made where it does not exist. Empty: none. With it and no kv_memory all keys and values
+  // that were read stay in memory.
+  std::string session = {};
   // Read the blocks of a layer while the layer before computes, where they are known by then (they are with a Forecast,
   // and where a layer attends to everything).
   bool lookahead = true;

@@ -22,6 +22,7 @@ struct RunArgs {
   int prefill_chunk = 512;
   std::string kv_type = "f16";
   KvArgs kv;
+  std::string session;
   std::string draft = "auto";
   int draft_max = 8;
   std::vector<std::string> stop;
@@ -58,6 +59,13 @@ struct BenchArgs {
   std::string output = "md";
 };
 int Bench(const BenchArgs& args);
+
+struct SessionArgs {
+  std::string file;
+  bool json = false;
+};
+int SessionInspect(const SessionArgs& args);
+int SessionVerify(const SessionArgs& args);
 
 struct TraceViewArgs {
   std::string trace, output;

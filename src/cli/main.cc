@@ -50,6 +50,9 @@ void AddRun(CLI::App* app, RunArgs* a) {
                   "Memory for keys and values (64M, 1G); the others lie in a file and are read when they are attended");
   app->add_option("--kv-file", a->kv.file, "That file, gone when the program ends (default: in /var/tmp)");
   app->add_flag("--no-lookahead", a->kv.no_lookahead, "Read blocks only when their layer needs them");
+  app->add_option("--session", a->session,
+                  "File that keeps tokens, keys and values for the next run; a prompt that begins with its tokens "
+                  "computes only the rest");
   app->add_option("--draft", a->draft,
                   "Guess tokens and check several at once, which never changes the text: auto, off, ngram, suffix, "
                   "model:NAME or auto:NAME (a small model with the same tokenizer)");
@@ -137,6 +140,16 @@ int Main(int argc, char** argv) {
       app.add_subcommand("train-forecast", "Train a Forecast: which blocks the next layer will need");
   AddTrainForecast(train_forecast_app, &train_forecast);
 
+  SessionArgs session;
+  CLI::App* session_app = app.add_subcommand("session", "What a session file holds, and whether it is whole");
+  session_app->require_subcommand(1);
+  CLI::App* session_inspect = session_app->add_subcommand("inspect", "Say what it holds, without reading its blocks");
+  CLI::App* session_verify = session_app->add_subcommand("verify", "Read everything and compare the checksums");
+  for (CLI::App* sub : {session_inspect, session_verify}) {
+    sub->add_option("file", session.file, "Session file")->required();
+    sub->add_flag("--json", session.json, "Print JSON");
+  }
+
   TraceViewArgs view;
   CLI::App* view_app = app.add_subcommand("trace-view", "Turn a trace into a self-contained web page");
   view_app->add_option("trace", view.trace, "File written by run --trace")->required();
@@ -158,6 +171,8 @@ int Main(int argc, char** argv) {
   if (*bench_app) return Bench(bench);
   if (*eval_app) return Eval(eval);
   if (*train_forecast_app) return TrainForecast(train_forecast);
+  if (*session_inspect) return SessionInspect(session);
+  if (*session_verify) return SessionVerify(session);
   return TraceView(view);
 }
 

@@ -20,6 +20,7 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
   o.prefill_chunk = args.prefill_chunk;
   FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
   FS_RETURN_IF_ERROR(SetKv(args.kv, &o));
+  o.session = args.session;
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(args.attention));
   o.draft_max = args.draft_max;
   FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(args.draft.substr(0, args.draft.find(':'))));
@@ -108,6 +109,7 @@ std::string Summary(const Completion& c, const EngineStats& stats) {
                      100.0 * static_cast<double>(t.missed) / std::max(1.0, static_cast<double>(t.selected)), t.selected,
                      HumanBytes(t.bytes_read), HumanBytes(t.bytes_written), t.waited_seconds);
   }
+  if (stats.session_tokens > 0) s += fmt::format("; session of {} tokens", stats.session_tokens);
   return s;
 }
 
@@ -222,6 +224,7 @@ int Run(const RunArgs& args) {
   auto done = Drive(**engine, std::move(request));
   bar.Clear();
   if (!done.ok()) return Fail(done.status());
+  const Status saved = (*engine)->SaveSession();
   if (args.json) {
     std::cout << ToJson(*done, **model, **engine).dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else {
@@ -232,6 +235,7 @@ int Run(const RunArgs& args) {
   if (!args.trace.empty()) {
     if (const Status s = trace.Write(args.trace, **model, done->tokens); !s.ok()) return Fail(s);
   }
+  if (!saved.ok()) return Fail(saved);
   return done->finish_reason == FinishReason::kCancelled ? kExitInterrupted : kExitOk;
 }
 
@@ -279,6 +283,7 @@ int Chat(const RunArgs& args) {
     bar.Clear();
     if (!done.ok()) return Fail(done.status());
     std::cout << std::endl;
+    if (const Status s = (*engine)->SaveSession(); !s.ok()) return Fail(s);
     fmt::print(stderr, "{}\n", Summary(*done, (*engine)->stats()));
     if (done->finish_reason == FinishReason::kCancelled) return kExitInterrupted;
     messages.push_back({"assistant", done->text});

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "engine/engine_session.h"
 #include "engine/model_impl.h"
 #include "engine/speculator.h"
 #include "io/async_file.h"
@@ -34,6 +35,10 @@ DType ToDType(KvType t) {
       return DType::kBF16;
   }
   return DType::kF16;
+}
+
+bool IsCopy(const StepPlan& step, int32_t block) {
+  return std::any_of(step.copies.begin(), step.copies.end(), [block](const BlockCopy& c) { return c.to == block; });
 }
 
 }  // namespace
@@ -87,6 +92,7 @@ struct Engine::Impl {
   AttentionPlan plan;
   std::unique_ptr<BlockPool> pool;
   std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<EngineSession> session;  // its file outlives the runner's tiers
   std::unique_ptr<ModelRunner> runner;
   std::unique_ptr<Speculator> speculator;  // where the options ask for drafts
   std::map<Id, std::unique_ptr<Job>> jobs;
@@ -96,6 +102,7 @@ struct Engine::Impl {
     int64_t dense_tokens = 0;  // as of Job, at most the cache's length
   };
   std::list<Finished> finished;
+  bool last_cancelled = false;  // the first of these
   Id next_id = 1;
   EngineStats stats;
   Batch batch;
@@ -106,6 +113,7 @@ struct Engine::Impl {
   void SummariseAgain(const SequenceCache& cache);
   int SequenceTails() const { return options.drafting == Drafting::kOff ? 1 : 2; }
   StatusOr<std::unique_ptr<AsyncFile>> OpenKvFile() const;
+  Status OpenSession(const Forecast* forecast);
   void TakeCachedPrefixes();
   void TakeCachedPrefix(Job* job);
   void MakeRoom();
@@ -171,6 +179,7 @@ Status Engine::Impl::Start() {
   r.num_blocks = static_cast<int32_t>(blocks);
   r.kv_dtype = ToDType(options.kv_type);
   r.tiers.memory_bytes = static_cast<uint64_t>(options.kv_memory);
+  if (options.kv_memory == 0 && !options.session.empty()) r.tiers.memory_bytes = UINT64_MAX;
   r.tiers.open_file = [this] { return OpenKvFile(); };
   r.tiers.lookahead = options.lookahead;
   r.tiers.open_blocks = 2 * options.max_sequences * SequenceTails();  // of those that run and those that are kept
@@ -190,6 +199,7 @@ Status Engine::Impl::Start() {
     stats.kv_memory = static_cast<int64_t>(tiers->num_slots()) * static_cast<int64_t>(tiers->options().page_bytes);
     stats.kv_file = tiers->store(0).file().engine();
   }
+  if (!options.session.empty()) FS_RETURN_IF_ERROR(OpenSession(forecast ? &*forecast : nullptr));
   stats.attention = plan.options;
   stats.forecast = forecast.has_value();
   stats.context_tokens = options.context_tokens;
@@ -216,6 +226,19 @@ StatusOr<std::unique_ptr<AsyncFile>> Engine::Impl::OpenKvFile() const {
   const std::string path = options.kv_file.empty() ? "/var/tmp/farsight-kv" : options.kv_file;
   FS_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
   return OpenAsyncFile(file.TakeNameless(), path, {});
+}
+
+// The session's tokens become a finished sequence: a request that begins with them goes on from there.
+Status Engine::Impl::OpenSession(const Forecast* forecast) {
+  const auto& m = model->impl();
+  const SessionHeader header = MakeSessionHeader(m.config, m.info.name.empty() ? m.info.path : m.info.name,
+                                                 m.loaded->fingerprint(), plan, ToDType(options.kv_type), *runner);
+  FS_ASSIGN_OR_RETURN(session,
+                      EngineSession::Open(options.session, runner.get(), header, SessionSettings(plan, forecast)));
+  SequenceCache cache(pool.get(), plan.options.block_size);
+  FS_RETURN_IF_ERROR(session->Load(pool.get(), options.context_tokens, &cache));
+  if (cache.length() > 0) finished.push_front({std::move(cache), 0});
+  return OkStatus();
 }
 
 // For the requests that may start in this step: what they share with a finished one stays where it is until then.
@@ -318,12 +341,18 @@ void Engine::Impl::CloseBlocks(const PlannedRows& rows) {
   batch.open_blocks = OpenBlocks();
 }
 
-// Blocks that a step wrote to or will: those of its rows, and where the first of them was not empty before, that one
-// is brought to memory.
+// Gives the step's blocks their places; where the first row of a sequence goes on in a block that was full or was read
+// from a session, that block is brought to memory.
 Status Engine::Impl::PrepareTiers(const StepPlan& step) {
   KvTiers& tiers = *runner->tiers();
   FS_RETURN_IF_ERROR(tiers.Follow(*pool));
   for (const auto& r : step.rows) {
+    const auto blocks = r.sequence->cache.blocks();
+    for (auto b = static_cast<size_t>(r.first / plan.options.block_size); session && b < blocks.size(); ++b) {
+      // New blocks are written behind into the session itself.
+      const bool fresh = static_cast<int64_t>(b) * plan.options.block_size >= r.first || IsCopy(step, blocks[b]);
+      if (fresh && tiers.place(blocks[b]).store == 0) FS_RETURN_IF_ERROR(tiers.Begin(blocks[b], session->store()));
+    }
     if (r.first % plan.options.block_size == 0) continue;
     const int32_t block = r.sequence->cache.blocks()[static_cast<size_t>(r.first / plan.options.block_size)];
     if (!tiers.Open(block)) FS_RETURN_IF_ERROR(tiers.Reopen(block));
@@ -344,9 +373,7 @@ Status Engine::Impl::Undo(const StepPlan& step) {
   for (const auto& r : step.rows) {
     const auto blocks = r.sequence->cache.blocks();
     for (auto b = static_cast<size_t>(r.first / block); b < blocks.size(); ++b) {
-      const bool copied =
-          std::any_of(step.copies.begin(), step.copies.end(), [&](const BlockCopy& c) { return c.to == blocks[b]; });
-      if (static_cast<int64_t>(b) * block < r.first && !copied) continue;  // its own rows are written again
+      if (static_cast<int64_t>(b) * block < r.first && !IsCopy(step, blocks[b])) continue;  // written again
       FS_RETURN_IF_ERROR(tiers.Begin(blocks[b]));
     }
   }
@@ -625,6 +652,7 @@ void Engine::Impl::Finish(Job* job, FinishReason reason, Status status) {
   if (job->request.decode_from >= 0) cache.Truncate(dense);
   if (reason != FinishReason::kError && cache.length() > 0) {
     finished.push_front({std::move(cache), dense});
+    last_cancelled = reason == FinishReason::kCancelled;
     while (static_cast<int>(finished.size()) > options.max_sequences) finished.pop_back();
   }
   DoneFn done = std::move(job->done);
@@ -706,6 +734,14 @@ StatusOr<Completion> Engine::Generate(Request request) {
   return std::move(*out);
 }
 
+Status Engine::SaveSession() {
+  Impl& e = *impl_;
+  if (e.session == nullptr || e.finished.empty()) return OkStatus();
+  // What was broken off early must not take the place of more.
+  if (e.last_cancelled && e.finished.front().cache.length() < e.session->tokens()) return OkStatus();
+  return e.session->Save(e.finished.front().cache);
+}
+
 void Engine::DropCaches() { impl_->finished.clear(); }
 
 Status Engine::SetAttention(const AttentionOptions& attention) {
@@ -736,6 +772,7 @@ Status Engine::SetAttention(const AttentionOptions& attention) {
 EngineStats Engine::stats() const {
   EngineStats s = impl_->stats;
   s.blocks_free = impl_->pool->num_free();
+  if (impl_->session != nullptr) s.session_tokens = impl_->session->tokens();
   KvTiers* tiers = impl_->runner->tiers();
   for (int32_t l = 0; tiers != nullptr && l < tiers->options().layers; ++l) {
     const TierCounters& c = tiers->counters(l);

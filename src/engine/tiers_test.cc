@@ -196,6 +196,68 @@ TEST_F(TiersTest, SequencesThatShareABudgetWriteWhatEachWritesAlone) {
   }
 }
 
+TEST_F(TiersTest, AResumedSessionGoesOnAsIfNothingHadEnded) {
+  int number = 0;
+  for (Case& c : Cases()) {
+    const auto prompt = TokensFor(c, 150 + number, 5);
+    const auto uninterrupted = Make(c, 0);
+    c.options.session = dir_.path() + "/session" + std::to_string(number++);
+    const int64_t memory = number % 2 == 0 ? Least(c) : 0;
+    std::vector<int32_t> got;
+    for (int part = 0; part < 3; ++part) {  // each as if by a new process
+      auto next = prompt;
+      next.insert(next.end(), got.begin(), got.end());
+      const auto engine = Make(c, memory);
+      const auto done = engine->Generate(Ask(next, 20));
+      ASSERT_TRUE(done.ok()) << done.status().message();
+      EXPECT_EQ(done->tokens, uninterrupted->Generate(Ask(next, 20)).value().tokens) << c.name << " " << part;
+      EXPECT_EQ(done->cached_tokens, got.empty() ? 0 : static_cast<int64_t>(next.size()) - 1) << c.name;
+      got.insert(got.end(), done->tokens.begin(), done->tokens.end());
+      const Status saved = engine->SaveSession();
+      ASSERT_TRUE(saved.ok()) << saved.message();
+      EXPECT_EQ(engine->stats().session_tokens, static_cast<int64_t>(next.size()) + 19);
+    }
+    // Another end: only what is shared is kept.
+    auto other = prompt;
+    other.back() ^= 1;
+    Case fresh = c;
+    fresh.options.session = "";
+    const auto branched = Make(c, memory)->Generate(Ask(other, 10));
+    ASSERT_TRUE(branched.ok());
+    EXPECT_EQ(branched->cached_tokens, static_cast<int64_t>(prompt.size()) - 1);
+    EXPECT_EQ(branched->tokens, Make(fresh, 0)->Generate(Ask(other, 10)).value().tokens) << c.name;
+  }
+}
+
+TEST_F(TiersTest, ASessionIsNeverMixedUp) {
+  Case c = Cases()[1];
+  c.options.session = dir_.path() + "/session";
+  const auto refused = [](const Case& bad, const std::string& word) {
+    const auto engine = Engine::Create(bad.model, bad.options);
+    ASSERT_FALSE(engine.ok());
+    EXPECT_NE(engine.status().message().find(word), std::string::npos) << engine.status().message();
+  };
+  {
+    const auto engine = Make(c, 0);
+    refused(c, "session");  // one writer
+    ASSERT_TRUE(engine->Generate(Ask(TokensFor(c, 50, 1), 5)).ok());
+    ASSERT_TRUE(engine->SaveSession().ok());
+    EXPECT_EQ(engine->stats().session_tokens, 54);
+  }
+  Case other = c;
+  other.options.attention.top_k_blocks = 7;
+  refused(other, "top-k blocks 6");
+  other = c;
+  other.options.attention.kernel_size = 16;
+  refused(other, "session");
+  other = c;
+  other.options.kv_type = KvType::kF32;
+  refused(other, "F32");
+  other = c;
+  other.options.session = dir_.path() + "/llama.gguf";
+  refused(other, "llama.gguf");
+}
+
 TEST_F(TiersTest, DraftsAreTakenBackAsInMemory) {
   int64_t taken_back = 0;
   for (Case& c : Cases()) {

@@ -51,6 +51,22 @@ class Forward final : public ModelRunner {
   }
 
   KvTiers* tiers() override { return tiered_ == nullptr ? nullptr : &tiered_->tiers(); }
+  uint32_t page_layout() const override { return B::kPageLayout; }
+  size_t summary_row_bytes() const override {
+    size_t bytes = 0;
+    for (const auto& cache : kv_) bytes += static_cast<size_t>(c_.kv_heads) * cache.summary.view.page_bytes;
+    return bytes;
+  }
+  void GetSummaries(int32_t block, std::span<std::byte> row) override {
+    ForSummaries(block, [&](Buffer& pages, size_t at, size_t from, size_t bytes) {
+      b_.CopyOut(pages, at, row.subspan(from, bytes));
+    });
+  }
+  void PutSummaries(int32_t block, std::span<const std::byte> row) override {
+    ForSummaries(block, [&](Buffer& pages, size_t at, size_t from, size_t bytes) {
+      b_.CopyIn(pages, at, row.subspan(from, bytes));
+    });
+  }
   int max_blocks() const override { return max_blocks_; }
   int64_t page_bytes() const override { return static_cast<int64_t>(kv_[0].view.page_bytes); }
   int64_t summary_bytes() const override {
@@ -80,7 +96,7 @@ class Forward final : public ModelRunner {
     CopySummaries(batch);
     if (tiered_ != nullptr) {
       tiered_->BeginStep(batch);
-      early_ = o_.tiers.lookahead && SelectsEarly(batch);
+      early_ = o_.tiers.lookahead && ListsKnownEarly(batch, o_.plan);
     }
 
     b_.RopeTable({rows.positions, inv_freq_.template as<double>(), cos_.template as<float>(), sin_.template as<float>(),
@@ -125,6 +141,17 @@ class Forward final : public ModelRunner {
 
  private:
   enum Branches { kCompressed, kSelected, kWindow };
+
+  // Calls f(summary pages of a layer, where the block's begin there, where in a row, bytes).
+  template <typename F>
+  void ForSummaries(int32_t block, F f) {
+    size_t from = 0;
+    for (auto& cache : kv_) {
+      const size_t bytes = static_cast<size_t>(c_.kv_heads) * cache.summary.view.page_bytes;
+      if (bytes > 0) f(cache.summary.pages, static_cast<size_t>(block) * bytes, from, bytes);
+      from += bytes;
+    }
+  }
 
   struct LayerSummary {
     Buffer pages;
@@ -296,22 +323,6 @@ class Forward final : public ModelRunner {
       FS_ASSIGN_OR_RETURN(window_carry_, b_.Allocate(carry));
     }
     return OkStatus();
-  }
-
-  // Whether every list of the step that a Forecast gives is known before the step's own keys are: where all that its
-  // scores are made of (SelectParams::skip_local) was there before the sequence's first row.
-  bool SelectsEarly(const Batch& batch) const {
-    const SummaryView& s = o_.plan.summary;
-    const int reach = s.kind == SummaryKind::kPooledKeys ? s.kernel - s.stride : 0;  // of the newest window, past it
-    int first = 0;
-    for (int t = 0; t < batch.num_rows(); ++t) {
-      const auto i = static_cast<size_t>(t);
-      if (t == 0 || batch.row_seq[i] != batch.row_seq[i - 1]) first = batch.positions[i];
-      const int own = batch.positions[i] / block_tokens_;
-      if (batch.selects[i] == 0 || own + 1 <= o_.plan.top_k || own <= o_.plan.local_blocks) continue;
-      if ((own - o_.plan.local_blocks) * block_tokens_ + reach > first) return false;
-    }
-    return true;
   }
 
   Status AllocateActivations() {

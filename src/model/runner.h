@@ -98,7 +98,12 @@ class ModelRunner {
   // Makes the summaries of rows whose keys are cached, as the step that wrote them would have. Of `batch` only tokens,
   // positions, row_seq, block_tables and num_seqs count.
   virtual void Summarise(const Batch& batch) = 0;
-  virtual KvTiers* tiers() = 0;                 // null: everything is in memory
+  virtual KvTiers* tiers() = 0;  // null: everything is in memory
+  // What a session keeps of a block beside its pages: the summaries of every layer that selects, one after another.
+  virtual size_t summary_row_bytes() const = 0;  // 0: no layer selects
+  virtual void GetSummaries(int32_t block, std::span<std::byte> row) = 0;
+  virtual void PutSummaries(int32_t block, std::span<const std::byte> row) = 0;
+  virtual uint32_t page_layout() const = 0;     // differs where the order of bytes in a page or a summary does
   virtual int max_blocks() const = 0;           // row length of block tables
   virtual int64_t page_bytes() const = 0;       // keys and values of one block, layer and KV head
   virtual int64_t summary_bytes() const = 0;    // its summary, in a layer that selects; 0: none selects

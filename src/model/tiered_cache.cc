@@ -244,4 +244,19 @@ void TieredCache::CloseLayer(int layer) {
   l.layer = -1;
 }
 
+bool ListsKnownEarly(const Batch& batch, const AttentionPlan& plan) {
+  const SummaryView& s = plan.summary;
+  const int block = plan.options.block_size;
+  const int reach = s.kind == SummaryKind::kPooledKeys ? s.kernel - s.stride : 0;  // of the newest window, past it
+  int first = 0;
+  for (int t = 0; t < batch.num_rows(); ++t) {
+    const auto i = static_cast<size_t>(t);
+    if (t == 0 || batch.row_seq[i] != batch.row_seq[i - 1]) first = batch.positions[i];
+    const int own = batch.positions[i] / block;
+    if (batch.selects[i] == 0 || own + 1 <= plan.top_k || own <= plan.local_blocks) continue;
+    if ((own - plan.local_blocks) * block + reach > first) return false;
+  }
+  return true;
+}
+
 }  // namespace farsight

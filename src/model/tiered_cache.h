@@ -136,6 +136,10 @@ class TieredCache {
   FetchTicket copy_ticket_;
 };
 
+// Whether the lists of a step that do not come from a layer's own queries are known before its own keys are: where all
+// that their scores are made of (SelectParams::skip_local) was there before the first row of its sequence.
+bool ListsKnownEarly(const Batch& batch, const AttentionPlan& plan);
+
 }  // namespace farsight
 
 #endif  // FARSIGHT_MODEL_TIERED_CACHE_H_

@@ -26,7 +26,8 @@ concept Backend = requires(B b, const B cb, Buffer& buffer, const Buffer& const_
   { b.PrepareMatrix(parts) } -> std::same_as<StatusOr<typename B::Matrix>>;
   { matrix.rows() } -> std::same_as<int64_t>;
   { matrix.cols() } -> std::same_as<int64_t>;
-  { matrix.bytes() } -> std::same_as<size_t>;  // what one product reads
+  { matrix.bytes() } -> std::same_as<size_t>;           // what one product reads
+  { B::kPageLayout } -> std::convertible_to<uint32_t>;  // another number wherever bytes lie in another order
   // Geometry of the pages this backend writes, bytes for one (block, KV head).
   { cb.KvPageBytes(KvView{}) } -> std::same_as<size_t>;
   { cb.SummaryPageBytes(KvView{}, SummaryView{}) } -> std::same_as<size_t>;  // 0 for kNone

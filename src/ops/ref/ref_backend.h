@@ -27,6 +27,7 @@ class RefMatrix {
 
 class RefBackend {
  public:
+  static constexpr uint32_t kPageLayout = 1;
   using Matrix = RefMatrix;
 
   StatusOr<Buffer> Allocate(size_t bytes) { return AllocateHost(bytes); }

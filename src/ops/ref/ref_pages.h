@@ -53,9 +53,7 @@ struct KvReader {
   int seq;
   int head;
 
-  const std::byte* PageOf(int token) const {
-    return kv.Page(PhysicalBlock(rows, seq, token / kv.block_tokens), head);
-  }
+  const std::byte* PageOf(int token) const { return kv.Page(PhysicalBlock(rows, seq, token / kv.block_tokens), head); }
   float K(int token, int d) const {
     return LoadElem(kv.dtype, PageOf(token), static_cast<int64_t>(token % kv.block_tokens) * kv.head_dim + d);
   }
