@@ -6,6 +6,17 @@
 #include "engine/draft_model.h"
 
 namespace farsight {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kShadowTokens = 8;
+constexpr double kShadowShare = 0.003;  // of the time of steps, that shadows may take
+
+double MicrosecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+}  // namespace
 
 StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& options, const Model& target) {
   std::unique_ptr<Speculator> s;
@@ -53,6 +64,7 @@ Status Speculator::Begin(uint64_t sequence, std::span<const int32_t> tokens) {
     FS_RETURN_IF_ERROR(Of(DrafterKind::kModel)->Propose(std::span(&r, 1), std::span(&unused, 1)));
   }
   if (planner_) planner_->StartRequest(static_cast<int64_t>(tokens.size()), SelfMatchRate(tokens));
+  shadows_.erase(sequence);
   return OkStatus();
 }
 
@@ -60,6 +72,7 @@ void Speculator::End(uint64_t sequence) {
   for (const auto& d : drafters_) {
     if (d != nullptr) d->End(sequence);
   }
+  shadows_.erase(sequence);
 }
 
 Status Speculator::Observe(uint64_t sequence, std::span<const int32_t> tokens) {
@@ -72,7 +85,10 @@ Status Speculator::Observe(uint64_t sequence, std::span<const int32_t> tokens) {
 Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Draft>* drafts) {
   drafts->assign(asks.size(), {});
   planned_ = planner_.has_value() && pure;
-  if (planner_ && !pure) return OkStatus();
+  if (planner_ && !pure) {
+    shadows_.clear();  // they would miss this step's tokens
+    return OkStatus();
+  }
   const Strategy* strategy = &fixed_;
   if (planned_) {
     report_ = {};
@@ -85,8 +101,9 @@ Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Dra
     trees_.assign(asks.size(), {});
     for (const Ask& a : asks) sequences_.push_back(a.sequence);
   }
+  if (planned_) FS_RETURN_IF_ERROR(CastShadows(asks, strategy->drafter));
   if (!strategy->drafts()) return OkStatus();
-  const auto started = std::chrono::steady_clock::now();
+  const auto started = Clock::now();
   requests_.clear();
   for (const Ask& a : asks) {
     DraftRequest r;
@@ -97,13 +114,51 @@ Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Dra
   }
   FS_RETURN_IF_ERROR(Of(strategy->drafter)->Propose(requests_, *drafts));
   if (!planned_) return OkStatus();
-  report_.draft_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - started).count();
+  report_.draft_us = MicrosecondsSince(started);
   for (size_t i = 0; i < asks.size(); ++i) {
     trees_[i] = (*drafts)[i].tree;
     report_.drafted += trees_[i].num_drafted();
     report_.rows = std::max(report_.rows, trees_[i].size());
   }
   return OkStatus();
+}
+
+// Only lookups are watched: what a model would have guessed costs a forward pass.
+Status Speculator::CastShadows(std::span<const Ask> asks, DrafterKind used) {
+  shadow_us_ = 0;
+  const auto started = Clock::now();
+  for (const DrafterKind kind : {DrafterKind::kNgram, DrafterKind::kSuffix}) {
+    for (const Ask& ask : asks) {
+      Shadow& shadow = shadows_[ask.sequence][static_cast<size_t>(kind)];
+      if (kind == used) shadow.tree = {};
+      if (kind == used || shadow.tree.size() > 0 || shadow_left_us_ < 0 || Of(kind) == nullptr) continue;
+      DraftRequest request;
+      request.sequence = ask.sequence;
+      request.shape = ChainShape(kShadowTokens);
+      request.max_tokens = ask.room;
+      Draft draft;
+      FS_RETURN_IF_ERROR(Of(kind)->Propose(std::span(&request, 1), std::span(&draft, 1)));
+      shadow = {std::move(draft.tree), ask.room, {}};
+    }
+  }
+  shadow_us_ = MicrosecondsSince(started);
+  shadow_left_us_ -= shadow_us_;
+  return OkStatus();
+}
+
+void Speculator::FollowShadows(uint64_t sequence, std::span<const int32_t> tokens) {
+  const auto it = shadows_.find(sequence);
+  if (it == shadows_.end()) return;
+  for (int k = 0; k < kNumDrafterKinds; ++k) {
+    Shadow& shadow = it->second[static_cast<size_t>(k)];
+    if (shadow.tree.size() == 0) continue;
+    shadow.emitted.insert(shadow.emitted.end(), tokens.begin(), tokens.end());
+    const auto levels = ShadowOutcomeOf(shadow.tree, shadow.emitted, ChainShape(kShadowTokens), shadow.room);
+    const bool failed = !levels.empty() && levels.back().hit < 0;
+    if (!failed && static_cast<int>(shadow.emitted.size()) < std::min(kShadowTokens, shadow.room)) continue;
+    planner_->ObserveShadow(static_cast<DrafterKind>(k), levels);
+    shadow.tree = {};
+  }
 }
 
 StatusOr<Accepted> Speculator::Judge(const Draft& draft, std::span<const float> logits, const SamplingParams& sampling,
@@ -118,6 +173,7 @@ StatusOr<Accepted> Speculator::Judge(const Draft& draft, std::span<const float> 
 
 void Speculator::Record(uint64_t sequence, const Accepted& accepted) {
   if (!planned_) return;
+  FollowShadows(sequence, accepted.tokens);
   const auto it = std::find(sequences_.begin(), sequences_.end(), sequence);
   if (it == sequences_.end()) return;
   report_.tokens += static_cast<int>(accepted.tokens.size());
@@ -130,7 +186,8 @@ void Speculator::FinishStep(double forward_us, double step_us) {
   if (!planned_) return;
   planned_ = false;
   report_.verify_us = forward_us;
-  report_.fixed_us = std::max(0.0, step_us - forward_us - report_.draft_us);
+  report_.fixed_us = std::max(0.0, step_us - forward_us - report_.draft_us - shadow_us_);
+  shadow_left_us_ = std::min(shadow_left_us_ + kShadowShare * step_us, kShadowShare * 100 * step_us);
   report_.tokens = std::max(report_.tokens, 1);
   planner_->Observe(report_);
 }

@@ -4,6 +4,7 @@
 #define FARSIGHT_ENGINE_SPECULATOR_H_
 
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,7 +46,16 @@ class Speculator {
   void FinishStep(double forward_us, double step_us);
 
  private:
+  // What an idle lookup would have drafted, and the tokens that came since: its worth is learnt for nothing.
+  struct Shadow {
+    TokenTree tree;  // empty: none at hand
+    int room = 0;    // tokens it might have had
+    std::vector<int32_t> emitted;
+  };
+
   Drafter* Of(DrafterKind kind) { return drafters_[static_cast<size_t>(kind)].get(); }
+  Status CastShadows(std::span<const Ask> asks, DrafterKind used);
+  void FollowShadows(uint64_t sequence, std::span<const int32_t> tokens);
 
   std::array<std::unique_ptr<Drafter>, kNumDrafterKinds> drafters_;
   std::optional<Planner> planner_;  // on kAuto
@@ -57,6 +67,11 @@ class Speculator {
   StepReport report_;
   std::vector<uint64_t> sequences_;
   std::vector<TokenTree> trees_;
+
+  // On kAuto, by sequence and drafter.
+  std::map<uint64_t, std::array<Shadow, kNumDrafterKinds>> shadows_;
+  double shadow_us_ = 0;       // of the step at hand
+  double shadow_left_us_ = 0;  // that shadows may take still
 };
 
 }  // namespace farsight

@@ -18,6 +18,12 @@ constexpr double kOptimism = 0.25;       // of a drafter that is explored
 constexpr double kExploringReserve = 4;  // plain steps that the budget of exploring may save up
 // Rough proportions where nothing was measured: a row more costs a tenth of a step, a token of a draft model a third of
 // one, a lookup nothing.
+// Of a correction: what the profile counts, in steps; how many steps count; and what a step at half or twice the rows
+// does.
+constexpr double kProfileTrust = 0.2;
+constexpr double kSurprise = 3;  // times the likely, beyond which a measurement is no measurement
+constexpr int kEnoughSteps = 10;
+constexpr double kNeighbourShare = 0.1;
 constexpr double kRowShare = 0.1, kModelShare = 0.3, kLookupShare = 0.002;
 
 int RowBucket(double rows) {
@@ -93,19 +99,21 @@ double Planner::BaseDraftUs(DrafterKind drafter, int64_t context, int batch, dou
   return share * nodes * BaseVerifyUs(0, context, batch, 1);
 }
 
-// The nearest number of rows that was measured in this mode speaks for those that were not; then the machine as a
-// whole.
+// What was measured at these rows in this mode, with what was measured near them: a number of rows that was seen once
+// or twice, or never, must not stay at what a wrong profile says of it while its neighbours are known.
 double Planner::VerifyRatio(int mode, double rows) const {
   const auto& buckets = verify_[static_cast<size_t>(mode)];
   const int wanted = RowBucket(rows);
-  for (int away = 0; away < kRowBuckets; ++away) {
-    for (int b : {wanted - away, wanted + away}) {
-      if (b >= 0 && b < kRowBuckets && buckets[static_cast<size_t>(b)].count > 0) {
-        return all_.ratio * buckets[static_cast<size_t>(b)].ratio;
-      }
-    }
+  double weight = verify_times_[static_cast<size_t>(mode)].empty() ? 0 : kProfileTrust;
+  double sum = weight;
+  for (int b = 0; b < kRowBuckets; ++b) {
+    const Correction& c = buckets[static_cast<size_t>(b)];
+    const double w = std::min(c.count, kEnoughSteps) * std::pow(kNeighbourShare, std::abs(b - wanted));
+    weight += w;
+    sum += w * c.ratio;
   }
-  return all_.ratio;
+  if (weight > 0) return all_.ratio * sum / weight;
+  return mode == 0 ? all_.ratio : VerifyRatio(0, rows);  // nothing is known of this mode: as the plain one
 }
 
 double Planner::PlainUs(int64_t context, int batch) const {
@@ -120,7 +128,8 @@ double Planner::StepUs(int strategy, const DraftForecast& forecast, int64_t cont
   const double draft = forecast.offered * BaseDraftUs(s.drafter, context, batch, forecast.nodes) * all_.ratio *
                        kinds_[static_cast<size_t>(s.drafter)].draft.ratio;
   const double fixed = BaseFixedUs(context, batch) * fixed_.ratio;
-  return draft + forecast.offered * verify(1 + forecast.nodes) + (1 - forecast.offered) * verify(1) + fixed;
+  const double plain = BaseVerifyUs(0, context, batch, 1) * VerifyRatio(0, 1);
+  return draft + forecast.offered * verify(1 + forecast.nodes) + (1 - forecast.offered) * plain + fixed;
 }
 
 DraftForecast Planner::ForecastOf(int strategy) const {
@@ -218,14 +227,17 @@ Decision Planner::Choose(int64_t context, int batch) {
 
 void Planner::LearnTimes(const StepReport& r) {
   const DrafterKind drafter = menu_[static_cast<size_t>(r.strategy)].drafter;
-  const int mode = mode_of_[static_cast<size_t>(r.strategy)];
   const double rows = std::max(r.rows, 1);
+  const int mode = rows > 1 ? mode_of_[static_cast<size_t>(r.strategy)] : 0;  // one row is plain in every mode
   if (r.verify_us > 0) {
-    const double sample = r.verify_us / BaseVerifyUs(mode, r.context, r.batch, rows);
+    double sample = r.verify_us / BaseVerifyUs(mode, r.context, r.batch, rows);
+    // A first step of its kind that the machine stalled in must not be the word on it: it might never be tried again.
+    const double likely = VerifyRatio(mode, rows);
+    if (mode != 0) sample = std::clamp(sample, likely / kSurprise, likely * kSurprise);
     Correction& own = verify_[static_cast<size_t>(mode)][static_cast<size_t>(RowBucket(rows))];
     // What all work shares is learnt from how far this step was from what its own correction says.
     if (own.count >= 4) all_.Add(sample / own.ratio, 8);
-    own.Add(sample / all_.ratio, verify_times_[static_cast<size_t>(mode)].empty() ? 0 : 2);
+    own.Add(sample / all_.ratio, 0);
   }
   if (r.draft_us > 0 && r.drafted > 0 && drafter != DrafterKind::kOff) {
     const double nodes = static_cast<double>(r.drafted) / r.batch;
@@ -240,7 +252,10 @@ void Planner::LearnTimes(const StepReport& r) {
 void Planner::LearnAccount(const StepReport& r) {
   const double plain = PlainUs(r.context, r.batch);
   if (summary_.steps == 0) exploring_us_ = kLoan * plain;
-  const double us = r.draft_us + r.verify_us + r.fixed_us;
+  // What a step took beyond reason is the machine's doing, not drafting's.
+  const DraftForecast full{1, 1, std::max(r.rows, 1) - 1.0};
+  const double us =
+      std::min(r.draft_us + r.verify_us + r.fixed_us, kSurprise * StepUs(r.strategy, full, r.context, r.batch));
   const double tokens = static_cast<double>(r.tokens) / r.batch;
   const double gain = menu_[static_cast<size_t>(r.strategy)].drafts() ? tokens - us / plain : 0;
   account_ = std::min(kMaxAccount, account_ + gain + kAllowance * tokens);

@@ -52,21 +52,41 @@ struct Trace {
   double rate() const { return tokens / us; }
 };
 
-Trace Simulate(Planner* planner, PlannerSimulator* simulator, int steps, bool shadows = false) {
+// Lookups that are not in use are watched as the engine does it: one guess at a time, judged when the tokens that it is
+// about have come.
+struct Shadow {
+  std::vector<LevelOutcome> levels;
+  int tokens = 0;  // to come still
+};
+using Shadows = std::array<Shadow, kNumDrafterKinds>;
+
+Trace Simulate(Planner* planner, PlannerSimulator* simulator, int steps, Shadows* shadows = nullptr) {
   Trace run;
   for (int i = 0; i < steps; ++i) {
     const Decision d = planner->Choose(simulator->context, 1);
     run.tokens += simulator->Tokens(d.strategy);
     run.us += simulator->Us(d.strategy);
     run.choices.push_back(d.strategy);
+    if (shadows != nullptr) {
+      for (DrafterKind kind : {kNgram, kSuffix}) {
+        Shadow& shadow = (*shadows)[static_cast<size_t>(kind)];
+        const bool used = planner->menu()[static_cast<size_t>(d.strategy)].drafter == kind;
+        if (used) shadow = {};
+        if (used || shadow.tokens > 0) continue;
+        shadow.levels = simulator->Shadow(kind, 8);
+        shadow.tokens = static_cast<int>(shadow.levels.size());
+      }
+    }
     const StepReport report = simulator->Step(d.strategy);
     run.drawn_tokens += report.tokens;
     run.drawn_us += report.draft_us + report.verify_us;
     planner->Observe(report);
-    if (!shadows) continue;
+    if (shadows == nullptr) continue;
     for (DrafterKind kind : {kNgram, kSuffix}) {
-      if (planner->menu()[static_cast<size_t>(d.strategy)].drafter == kind) continue;
-      planner->ObserveShadow(kind, simulator->Shadow(kind, 8));
+      Shadow& shadow = (*shadows)[static_cast<size_t>(kind)];
+      if (shadow.tokens == 0) continue;
+      shadow.tokens = std::max(0, shadow.tokens - report.tokens);
+      if (shadow.tokens == 0) planner->ObserveShadow(kind, shadow.levels);
     }
   }
   return run;
@@ -93,32 +113,48 @@ const Scenario kScenarios[] = {
     {"lookup only", 0.9, 0.5, 0, 1e9}, {"steep", 0.8, 0.85, 0.6, 4},  {"alike", 0.7, 0.7, 0.7, 1e9},
 };
 
-// After 200 steps, whatever the profile said: on average at most 5 % below the best single strategy, nowhere more than
-// 15 %.
+// After 200 steps, whatever the profile said, or without one: what a run loses to the best single strategy. Two
+// strategies that differ by less than the noise of a few hundred draws cannot always be told apart, so one run in fifty
+// may lose a little more than 5 %.
 TEST(Planner, RegretToTheBestStaticStrategyIsSmall) {
   const auto menu = Menu();
-  double sum = 0;
-  int runs = 0;
-  for (const Scenario& s : kScenarios) {
-    for (auto [error, prior] : {std::pair(0.0, -1.0), std::pair(0.3, 0.8)}) {
-      Truth truth = TruthOf(s.ngram, s.suffix, s.model);
-      truth.steep_from = s.steep_from;
-      std::vector<AcceptancePrior> priors;
-      if (prior >= 0) priors = {Prior(kNgram, prior), Prior(kSuffix, prior), Prior(kModel, prior)};
-      PlannerSimulator simulator(menu, truth, 11);
-      Planner planner = MakePlanner(menu, ProfileOf(truth, menu, error, priors));
-      Simulate(&planner, &simulator, 200);
-      const Trace run = Simulate(&planner, &simulator, 800);
-      const int best = simulator.BestStatic();
-      EXPECT_GE(run.rate(), 0.85 * simulator.Value(best))
-          << s.name << ", profile off by " << error << ", prior " << prior << ": best "
-          << StrategyName(menu[static_cast<size_t>(best)]) << ", last "
-          << StrategyName(menu[static_cast<size_t>(run.choices.back())]);
-      sum += run.rate() / simulator.Value(best);
-      ++runs;
+  enum class Knows { kTimes, kWrong, kNothing };
+  for (bool watching : {false, true}) {
+    double sum = 0;
+    int runs = 0, over = 0;
+    for (const Scenario& s : kScenarios) {
+      for (const Knows knows : {Knows::kTimes, Knows::kWrong, Knows::kNothing}) {
+        for (uint32_t seed = 1; seed <= 3; ++seed) {
+          Truth truth = TruthOf(s.ngram, s.suffix, s.model);
+          truth.steep_from = s.steep_from;
+          Profile profile;
+          if (knows == Knows::kTimes) profile = ProfileOf(truth, menu, 0, {});
+          if (knows == Knows::kWrong) {
+            profile = ProfileOf(truth, menu, 0.3, {Prior(kNgram, 0.8), Prior(kSuffix, 0.8), Prior(kModel, 0.8)});
+          }
+          PlannerSimulator simulator(menu, truth, 7 * seed + 4);
+          Planner planner = MakePlanner(menu, profile, seed);
+          Shadows shadows;
+          Simulate(&planner, &simulator, 200, watching ? &shadows : nullptr);
+          const Trace run = Simulate(&planner, &simulator, 800, watching ? &shadows : nullptr);
+          const int best = simulator.BestStatic();
+          const double share = run.rate() / simulator.Value(best);
+          // Without watching, a rate that looked bad by chance is only looked at again when exploring gets to it.
+          EXPECT_GE(share, watching ? 0.93 : 0.8)
+              << s.name << ", knows " << static_cast<int>(knows) << ", seed " << seed << ": best "
+              << StrategyName(menu[static_cast<size_t>(best)]) << ", last "
+              << StrategyName(menu[static_cast<size_t>(run.choices.back())]);
+          sum += share;
+          over += share < 0.95 ? 1 : 0;
+          ++runs;
+        }
+      }
+    }
+    EXPECT_GE(sum / runs, watching ? 0.98 : 0.97);
+    if (watching) {
+      EXPECT_LE(over, runs / 50);
     }
   }
-  EXPECT_GE(sum / runs, 0.95);
 }
 
 // With a profile that is about right the first 200 steps count too.
@@ -140,11 +176,12 @@ TEST(Planner, WithoutAProfileItMeasuresOnLine) {
     const Truth truth = TruthOf(s.ngram, s.suffix, s.model);
     PlannerSimulator simulator(menu, truth, 3);
     Planner planner = MakePlanner(menu, Profile());
-    const Trace start = Simulate(&planner, &simulator, 300);
+    Shadows shadows;
+    const Trace start = Simulate(&planner, &simulator, 300, &shadows);
     EXPECT_EQ(start.choices[0], 0);
     EXPECT_EQ(start.choices[1], 0);
-    const Trace run = Simulate(&planner, &simulator, 700);
-    EXPECT_GE(run.rate(), 0.85 * simulator.Value(simulator.BestStatic())) << s.name;
+    const Trace run = Simulate(&planner, &simulator, 700, &shadows);
+    EXPECT_GE(run.rate(), 0.93 * simulator.Value(simulator.BestStatic())) << s.name;
   }
 }
 
@@ -153,7 +190,7 @@ TEST(Planner, NeverMuchSlowerThanPlainDecoding) {
   const auto menu = Menu();
   for (double prior : {-1.0, 0.5, 0.95}) {
     for (uint32_t seed = 1; seed <= 2; ++seed) {
-      for (bool shadows : {false, true}) {
+      for (bool watching : {false, true}) {
         Truth truth = TruthOf(0, 0, 0);
         truth.row_share = 0.15;
         std::vector<AcceptancePrior> priors;
@@ -161,8 +198,9 @@ TEST(Planner, NeverMuchSlowerThanPlainDecoding) {
         PlannerSimulator simulator(menu, truth, seed);
         Planner planner = MakePlanner(menu, ProfileOf(truth, menu, -0.1, priors), seed);
         Trace all;
+        Shadows shadows;
         for (int steps = 0; steps < 1000; steps += 50) {
-          const Trace run = Simulate(&planner, &simulator, 50, shadows);
+          const Trace run = Simulate(&planner, &simulator, 50, watching ? &shadows : nullptr);
           all.tokens += run.drawn_tokens, all.us += run.drawn_us;
           // The loan is spent once; 0.97 holds as soon as it can.
           const double plain = all.tokens * truth.plain_us;
@@ -222,9 +260,10 @@ TEST(Planner, AdaptsWithin64StepsOfARiseThatShadowsShow) {
     const Truth before = TruthOf(0.05, 0.05, 0.05);
     PlannerSimulator simulator(menu, before, seed);
     Planner planner = MakePlanner(menu, ProfileOf(before, menu, 0, {}), seed);
-    Simulate(&planner, &simulator, 300, true);
+    Shadows shadows;
+    Simulate(&planner, &simulator, 300, &shadows);
     simulator.truth() = TruthOf(0.05, 0.9, 0.05);
-    const Trace run = Simulate(&planner, &simulator, 200, true);
+    const Trace run = Simulate(&planner, &simulator, 200, &shadows);
     EXPECT_LE(LastBadStep(run, simulator), 64) << seed;
   }
 }
@@ -262,6 +301,21 @@ TEST(Planner, FollowsTimesThatChange) {
   EXPECT_GE(slow.rate(), 0.8 * simulator.Value(simulator.BestStatic()));
 }
 
+TEST(Planner, StallsOfTheMachineAreNotHeldAgainstDrafts) {
+  const auto menu = Menu();
+  for (uint32_t seed = 1; seed <= 12; ++seed) {
+    Truth truth = TruthOf(0.8, 0.95, 0.3);
+    truth.row_share = 0.3;
+    truth.stalls = 0.03;
+    PlannerSimulator simulator(menu, truth, seed);
+    Planner planner = MakePlanner(menu, Profile(), seed);
+    Shadows shadows;
+    Simulate(&planner, &simulator, 100, &shadows);
+    const Trace run = Simulate(&planner, &simulator, 300, &shadows);
+    EXPECT_GE(run.rate(), 0.8 * simulator.Value(simulator.BestStatic())) << seed;
+  }
+}
+
 TEST(Planner, IsDeterministic) {
   const auto menu = Menu();
   const Truth truth = TruthOf(0.4, 0.6, 0.6);
@@ -269,7 +323,8 @@ TEST(Planner, IsDeterministic) {
   for (uint64_t seed : {1u, 1u, 2u}) {
     PlannerSimulator simulator(menu, truth, 9);
     Planner planner = MakePlanner(menu, ProfileOf(truth, menu, 0.2, {}), seed);
-    choices.push_back(Simulate(&planner, &simulator, 400, true).choices);
+    Shadows shadows;
+    choices.push_back(Simulate(&planner, &simulator, 400, &shadows).choices);
   }
   EXPECT_EQ(choices[0], choices[1]);
   EXPECT_NE(choices[0], choices[2]);  // the seed shifts explorations

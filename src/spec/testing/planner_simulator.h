@@ -33,6 +33,7 @@ struct Truth {
   double steep_from = 1e9;  // rows from which it costs twice that
   double context_us = 0;    // more a token of context
   double noise = 0.05;      // of times, relative
+  double stalls = 0;        // share of steps in which something else has the machine for 15 plain steps
 
   double VerifyUs(int64_t context, double rows) const {
     const double extra = rows - 1 + std::max(0.0, rows - steep_from);
@@ -92,6 +93,7 @@ class PlannerSimulator {
       r.outcomes.push_back({LevelOutcome{}});
     }
     r.verify_us = Noisy(truth_.VerifyUs(context, r.rows));
+    if (truth_.stalls > 0 && Uniform() < truth_.stalls) r.verify_us += 15 * truth_.plain_us;
     return r;
   }
 
