@@ -55,6 +55,12 @@ StatusOr<Setting> Prepare(const EvalArgs& args) {
   if (texts.empty()) texts.emplace_back(eval::BuiltInText());
   FS_ASSIGN_OR_RETURN(std::shared_ptr<Model> model, LoadModel(args.model));
   FS_ASSIGN_OR_RETURN(eval::Haystack hay, eval::Haystack::Make(*model, texts));
+  const std::string sparda = AttentionPolicyName(AttentionPolicy::kSparda);
+  if (std::find(args.policies.begin(), args.policies.end(), sparda) != args.policies.end()) {
+    AttentionArgs attention = args.attention;
+    attention.policy = sparda;
+    engine.forecast = FindForecast(attention, *model);
+  }
   return Setting{args, std::move(model), std::move(hay), std::move(variants), format, engine};
 }
 

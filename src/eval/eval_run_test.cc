@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "engine/testing/random_forecast.h"
 #include "engine/testing/tiny_model.h"
 #include "eval/likelihood.h"
 #include "eval/report.h"
@@ -264,6 +265,34 @@ TEST_F(EvalTest, PoliciesThatReadSparselyKeepEnginesOfTheirOwn) {
   Engine* const dense = *engines->Use(0);
   EXPECT_EQ(*engines->Use(1), dense);
   EXPECT_NE(*engines->Use(2), dense);
+}
+
+TEST_F(EvalTest, OnlySpardaUsesTheForecast) {
+  const Forecast forecast = farsight::testing::RandomForecast(model_, SummaryKind::kSketch);
+  const std::string path = dir_.Path("tiny.forecast.safetensors");
+  ASSERT_TRUE(SaveForecast(path, forecast, model_->impl().config, DType::kF32).ok());
+  AttentionOptions base;
+  base.block_size = 16;
+  base.local_window = 32;
+  base.dense_layers = 0;
+  EngineOptions options;
+  options.context_tokens = 600;
+  options.forecast = path;
+  const auto variants =
+      *MakeVariants({AttentionPolicy::kDense, AttentionPolicy::kSparda, AttentionPolicy::kSketch}, {6, 8}, {}, base);
+  ASSERT_EQ(variants.size(), 5u) << "dense once, the others with every budget";
+  auto engines = PolicyEngines::Make(model_, variants, options);
+  ASSERT_TRUE(engines.ok()) << engines.status().message();
+  for (const size_t i : {0, 1, 2, 3, 4, 1, 0}) {
+    auto engine = engines->Use(i);
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    const EngineStats stats = (*engine)->stats();
+    EXPECT_EQ(stats.attention.policy, variants[i].options.policy);
+    EXPECT_EQ(stats.forecast, variants[i].options.policy == AttentionPolicy::kSparda);
+    if (i > 0) {
+      EXPECT_EQ(stats.attention.top_k_blocks, variants[i].options.top_k_blocks);
+    }
+  }
 }
 
 TEST_F(EvalTest, ScoresAddUpOverBuckets) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace farsight::eval {
 
 std::string Variant::Label() const {
@@ -18,7 +20,9 @@ StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& 
   const std::vector<int> all_bits = sketch_bits.empty() ? std::vector<int>{base.sketch_bits} : sketch_bits;
   std::vector<Variant> variants;
   for (const AttentionPolicy policy : policies) {
-    const bool selects = policy == AttentionPolicy::kInfLlm2 || policy == AttentionPolicy::kSketch;
+    const bool budgeted = policy == AttentionPolicy::kSparda || policy == AttentionPolicy::kInfinigen;
+    const bool selects = policy == AttentionPolicy::kInfLlm2 || policy == AttentionPolicy::kSketch ||
+                         (budgeted && !top_k_blocks.empty());
     for (const int bits : policy == AttentionPolicy::kSketch ? all_bits : std::vector<int>{base.sketch_bits}) {
       for (const int blocks : selects ? budgets : std::vector<int>{base.top_k_blocks}) {
         Variant v;
@@ -50,19 +54,21 @@ StatusOr<PolicyEngines> PolicyEngines::Make(std::shared_ptr<Model> model, std::v
   PolicyEngines out;
   size_t shared = variants.size();  // the engine of all variants that read densely
   for (auto& variant : variants) {
-    if (shared < out.engines_.size() && out.engines_[shared]->SetAttention(variant.options).ok() &&
+    const bool forecasts = variant.options.policy == AttentionPolicy::kSparda && !options.forecast.empty();
+    if (!forecasts && shared < out.engines_.size() && out.engines_[shared]->SetAttention(variant.options).ok() &&
         ReadsDensely(*out.engines_[shared])) {
       out.engine_of_.push_back(shared);
     } else {
       EngineOptions o = options;
       o.attention = variant.options;
+      if (!forecasts) o.forecast.clear();
       auto engine = Engine::Create(model, o);
       if (!engine.ok()) {
         const Status& s = engine.status();
         return variants.size() == 1 ? s : Status(s.code(), variant.Label() + ": " + s.message());
       }
       out.engine_of_.push_back(out.engines_.size());
-      if (shared >= variants.size() && ReadsDensely(**engine)) shared = out.engines_.size();
+      if (!forecasts && shared >= variants.size() && ReadsDensely(**engine)) shared = out.engines_.size();
       out.engines_.push_back(std::move(*engine));
     }
     out.variants_.push_back(std::move(variant));
@@ -73,7 +79,8 @@ StatusOr<PolicyEngines> PolicyEngines::Make(std::shared_ptr<Model> model, std::v
 
 StatusOr<Engine*> PolicyEngines::Use(size_t i) {
   const size_t e = engine_of_[i];
-  if (set_to_[e] != i) FS_RETURN_IF_ERROR(engines_[e]->SetAttention(variants_[i].options));
+  const bool is_alone = std::count(engine_of_.begin(), engine_of_.end(), e) == 1;
+  if (set_to_[e] != i && !is_alone) FS_RETURN_IF_ERROR(engines_[e]->SetAttention(variants_[i].options));
   set_to_[e] = i;
   return engines_[e].get();
 }
