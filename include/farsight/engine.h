@@ -102,6 +102,21 @@ struct KvTierStats {
   double hidden_seconds = 0;  // reads were under way while it computed
 };
 
+// A way to guess tokens and check them, by name ("off", "suffix chain:7 bfs group:1"), and the steps that went so.
+struct StrategyUse {
+  std::string strategy;
+  int64_t steps = 0;
+};
+
+// What approximate steps did to the model's word, over the rows of those that were also run exactly.
+struct ApproximationError {
+  int64_t rows = 0;
+  double flip_rate = 0;          // of the most probable token
+  double kl_mean = 0;            // nats
+  double substitution_mean = 0;  // of a block list: the most that it can move a row's attention weights, 0 to 1
+  double substitution_p99 = 0;
+};
+
 // Counters since the engine was made.
 struct EngineStats {
   int64_t steps = 0;
@@ -117,6 +132,9 @@ struct EngineStats {
   AttentionOptions attention;         // resolved
   bool forecast = false;              // blocks are chosen by Forecast projections
   int64_t context_tokens = 0;
+  std::vector<StrategyUse> strategies;  // where drafts were asked for; those of most steps first
+  std::string profile_fault;            // why EngineOptions::profile is not used, one sentence; empty: it is
+  ApproximationError approximation;     // of a precision class other than strict
 };
 
 class Engine {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "farsight/status.h"
 
@@ -59,6 +60,11 @@ enum class Drafting {
   kModel,   // a small model with the same tokenizer: EngineOptions::draft_model
 };
 
+// What drafts may change of a text for less work: strict, nothing. Reuse: a layer may attend to the blocks that an
+// earlier layer chose. Shared: guesses side by side may attend to the blocks that one of them chose. An approximation
+// is used only where a profile holds measurements of it that pass, and its error is measured while it runs.
+enum class PrecisionClass : uint8_t { kStrict, kReuse, kShared, kSharedReuse };
+
 struct ModelOptions {
   int threads = 0;           // 0: one for each processor this process may use
   std::string isa = "best";  // "best", "avx512", "avx2", "scalar"
@@ -90,8 +96,15 @@ struct EngineOptions {
   AttentionOptions attention = {};
   std::string forecast = {};  // kSparda: file of Forecast projections for this model; empty: none
   Drafting drafting = Drafting::kOff;
-  int draft_max = 8;                             // drafted tokens of a sequence and step at most: 1 to 64
+  int draft_max = 8;  // drafted tokens of a sequence and step at most: 1 to 64
+  // The most guesses a token may have at each depth: several make a draft a tree, as deep as this list is long. Empty:
+  // one, a chain of draft_max. kAuto chooses for itself.
+  std::vector<int> draft_tree = {};
   std::shared_ptr<Model> draft_model = nullptr;  // for kModel; kAuto considers it where there is one
+  PrecisionClass precision = PrecisionClass::kStrict;
+  // A file written by `farsight profile` for this model and machine, to know from the first step what would be
+  // learnt while writing. Empty: none. One that cannot be used costs nothing but a sentence in EngineStats.
+  std::string profile = {};
 };
 
 const char* AttentionPolicyName(
@@ -99,6 +112,8 @@ const char* AttentionPolicyName(
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
 const char* DraftingName(Drafting drafting);  // "off", "auto", "ngram", "suffix", "model"
 StatusOr<Drafting> ParseDrafting(const std::string& name);
+const char* PrecisionClassName(PrecisionClass precision);  // "strict", "reuse", "shared", "shared+reuse"
+StatusOr<PrecisionClass> ParsePrecisionClass(const std::string& name);
 const char* KvTypeName(KvType type);  // "f32", "f16", "bf16"
 StatusOr<KvType> ParseKvType(const std::string& name);
 

@@ -1,5 +1,10 @@
 #include "farsight/options.h"
 
+#include <algorithm>
+#include <array>
+
+#include "farsight/request.h"
+
 namespace farsight {
 
 const char* AttentionPolicyName(AttentionPolicy policy) {
@@ -52,6 +57,31 @@ StatusOr<Drafting> ParseDrafting(const std::string& name) {
     if (name == DraftingName(d)) return d;
   }
   return InvalidArgument("unknown drafter '" + name + "': expected off, auto, ngram, suffix or model");
+}
+
+const char* FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "?";
+}
+
+constexpr std::array<const char*, 4> kPrecisionNames = {"strict", "reuse", "shared", "shared+reuse"};
+
+const char* PrecisionClassName(PrecisionClass precision) { return kPrecisionNames[static_cast<size_t>(precision)]; }
+
+StatusOr<PrecisionClass> ParsePrecisionClass(const std::string& name) {
+  for (size_t i = 0; i < kPrecisionNames.size(); ++i) {
+    if (name == kPrecisionNames[i]) return static_cast<PrecisionClass>(i);
+  }
+  return InvalidArgument("unknown precision class '" + name + "': expected strict, reuse, shared or shared+reuse");
 }
 
 const char* KvTypeName(KvType type) {
@@ -113,6 +143,18 @@ Status Validate(const EngineOptions& o) {
   }
   if (o.draft_max < 1 || o.draft_max > 64) {
     return InvalidArgument("a draft holds 1 to 64 tokens, not " + std::to_string(o.draft_max));
+  }
+  for (const int width : o.draft_tree) {
+    if (width < 1 || width > 64) {
+      return InvalidArgument("a token of a draft has 1 to 64 guesses after it, not " + std::to_string(width));
+    }
+  }
+  const bool tree = std::any_of(o.draft_tree.begin(), o.draft_tree.end(), [](int width) { return width > 1; });
+  if (tree && (o.kv_memory > 0 || !o.session.empty())) {
+    return InvalidArgument("drafts are chains where keys and values lie in a file; a tree of drafts was asked for");
+  }
+  if (o.draft_tree.size() > 64) {
+    return InvalidArgument("a draft is at most 64 tokens deep, not " + std::to_string(o.draft_tree.size()));
   }
   if (o.drafting == Drafting::kModel && o.draft_model == nullptr) {
     return InvalidArgument("drafting by a model needs a draft model, and none was given");

@@ -25,6 +25,9 @@ struct RunArgs {
   std::string session;
   std::string draft = "auto";
   int draft_max = 8;
+  std::vector<int> draft_tree;
+  std::string precision = "strict";
+  std::string profile;  // of the planner; empty: DefaultProfile()
   std::vector<std::string> stop;
   bool ignore_eos = false;
   bool json = false;
@@ -66,6 +69,20 @@ struct SessionArgs {
 };
 int SessionInspect(const SessionArgs& args);
 int SessionVerify(const SessionArgs& args);
+
+struct ProfileArgs {
+  ModelArgs model;
+  AttentionArgs attention;
+  std::string file, draft, output;
+  std::string precision = "strict";
+  std::string kv_type = "f16";
+  std::vector<int64_t> contexts = {512, 4096, 16384};
+  int repeat = 5;
+};
+int Profile(const ProfileArgs& args);
+// Where the profile of a model with these options is written, and looked for: a file of the user's cache folder, by
+// what it is of. Empty where the environment names no such folder.
+std::string DefaultProfile(const Model& model, const EngineOptions& options);
 
 struct TraceViewArgs {
   std::string trace, output;

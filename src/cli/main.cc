@@ -57,6 +57,13 @@ void AddRun(CLI::App* app, RunArgs* a) {
                   "Guess tokens and check several at once, which never changes the text: auto, off, ngram, suffix, "
                   "model:NAME or auto:NAME (a small model with the same tokenizer)");
   app->add_option("--draft-max", a->draft_max, "Guessed tokens of a step at most");
+  app->add_option("--draft-tree", a->draft_tree, "Guesses after a token at each depth, such as 3,2,1: drafts are trees")
+      ->delimiter(',');
+  app->add_option("--precision", a->precision,
+                  "What drafts may change for less work, where a profile found it good enough: strict (nothing), "
+                  "reuse, shared, shared+reuse");
+  app->add_option("--profile", a->profile,
+                  "--draft auto: file written by farsight profile (default: where that command puts it)");
   SamplingParams& s = a->sampling;
   app->add_option("--temp", s.temperature, "Temperature (0: the most probable token)");
   app->add_option("--top-k", s.top_k, "Keep the k most probable tokens (0: all)");
@@ -150,6 +157,24 @@ int Main(int argc, char** argv) {
     sub->add_flag("--json", session.json, "Print JSON");
   }
 
+  ProfileArgs profile;
+  CLI::App* profile_app =
+      app.add_subcommand("profile", "Measure this model on this machine, so that --draft auto need not find out");
+  AddModel(profile_app, &profile.model);
+  AddAttention(profile_app, &profile.attention, nullptr);
+  profile_app->add_option("-f,--file", profile.file, "Text to read, like that of later work; - is standard input")
+      ->required();
+  profile_app->add_option("--draft-model", profile.draft, "Also measure this small model with the same tokenizer");
+  profile_app->add_option("-c,--contexts", profile.contexts, "Lengths in tokens to measure at")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 24));
+  profile_app->add_option("--precision", profile.precision,
+                          "Also compare the approximations of this class: reuse, shared, shared+reuse");
+  profile_app->add_option("-r,--repetitions", profile.repeat, "Of every time, after one warm-up")
+      ->check(CLI::Range(1, 1000));
+  profile_app->add_option("--kv-type", profile.kv_type, "Type of cached keys and values: f32, f16, bf16");
+  profile_app->add_option("-o,--output", profile.output, "File to write (default: one in the user's cache folder)");
+
   TraceViewArgs view;
   CLI::App* view_app = app.add_subcommand("trace-view", "Turn a trace into a self-contained web page");
   view_app->add_option("trace", view.trace, "File written by run --trace")->required();
@@ -170,6 +195,7 @@ int Main(int argc, char** argv) {
   if (*inspect_app) return Inspect(inspect);
   if (*bench_app) return Bench(bench);
   if (*eval_app) return Eval(eval);
+  if (*profile_app) return Profile(profile);
   if (*train_forecast_app) return TrainForecast(train_forecast);
   if (*session_inspect) return SessionInspect(session);
   if (*session_verify) return SessionVerify(session);

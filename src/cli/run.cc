@@ -23,6 +23,8 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
   o.session = args.session;
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(args.attention));
   o.draft_max = args.draft_max;
+  o.draft_tree = args.draft_tree;
+  FS_ASSIGN_OR_RETURN(o.precision, ParsePrecisionClass(args.precision));
   FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(args.draft.substr(0, args.draft.find(':'))));
   return o;
 }
@@ -30,6 +32,11 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
 // What the options need of other files: the draft model and the Forecast.
 Status LoadCompanions(const RunArgs& args, const Model& model, EngineOptions* o) {
   o->forecast = FindForecast(args.attention, model);
+  o->profile = args.profile;
+  if (args.profile.empty() && (o->drafting == Drafting::kAuto || o->precision != PrecisionClass::kStrict)) {
+    o->profile = DefaultProfile(model, *o);
+    if (!FileExists(o->profile)) o->profile.clear();
+  }
   const size_t colon = args.draft.find(':');
   if (colon == std::string::npos) return OkStatus();
   ModelArgs draft = args.model;
@@ -96,6 +103,11 @@ std::string Summary(const Completion& c, const EngineStats& stats) {
                        static_cast<double>(c.decode_steps + c.accepted_tokens) / static_cast<double>(c.decode_steps),
                        c.accepted_tokens, c.drafted_tokens);
     }
+    if (const ApproximationError& e = stats.approximation; e.rows > 0) {
+      s += fmt::format(", over {} rows {:.2f} % other best tokens, KL {:.2g}, lists off by {:.3f} (p99 {:.3f})", e.rows,
+                       100 * e.flip_rate, e.kl_mean, e.substitution_mean, e.substitution_p99);
+    }
+    if (!stats.strategies.empty()) s += fmt::format(", mostly {}", stats.strategies[0].strategy);
   }
   s += fmt::format("; KV {}", HumanBytes(c.kv_bytes));
   if (c.blocks_held > 0) {
@@ -127,6 +139,15 @@ Json ToJson(const Completion& c, const Model& model, const Engine& engine) {
   j["decode_steps"] = c.decode_steps;
   j["drafted_tokens"] = c.drafted_tokens;
   j["accepted_tokens"] = c.accepted_tokens;
+  Json used = Json::array();
+  for (const StrategyUse& u : stats.strategies) used.push_back({{"strategy", u.strategy}, {"steps", u.steps}});
+  j["strategies"] = used;
+  const ApproximationError& e = stats.approximation;
+  j["approximation"] = {{"rows", e.rows},
+                        {"flip_rate", e.flip_rate},
+                        {"kl_mean", e.kl_mean},
+                        {"substitution_mean", e.substitution_mean},
+                        {"substitution_p99", e.substitution_p99}};
   j["kv_bytes"] = c.kv_bytes;
   j["blocks_held"] = c.blocks_held;
   j["blocks_read"] = c.blocks_read;
@@ -173,6 +194,11 @@ Request MakeRequest(const RunArgs& args, std::vector<int32_t> prompt, ProgressBa
   return r;
 }
 
+void TellProfileFault(const Engine& engine) {
+  const std::string fault = engine.stats().profile_fault;
+  if (!fault.empty()) fmt::print(stderr, "farsight: {}\n", fault);
+}
+
 // Submits and steps until done, watching for Ctrl-C between steps.
 StatusOr<Completion> Drive(Engine& engine, Request request) {
   std::optional<Completion> out;
@@ -207,6 +233,7 @@ int Run(const RunArgs& args) {
   if (!prompt.ok()) return Fail(prompt.status());
   auto engine = Engine::Create(*model, *options);
   if (!engine.ok()) return Fail(engine.status());
+  TellProfileFault(**engine);
 
   ProgressBar bar("reading");
   TraceWriter trace;
@@ -251,6 +278,7 @@ int Chat(const RunArgs& args) {
   if (const Status s = LoadCompanions(args, **model, &*options); !s.ok()) return Fail(s);
   auto engine = Engine::Create(*model, *options);
   if (!engine.ok()) return Fail(engine.status());
+  TellProfileFault(**engine);
   std::vector<ChatMessage> messages;
   if (!args.system.empty()) messages.push_back({"system", args.system});
   std::string file;

@@ -6,8 +6,10 @@
 
 #include "base/check.h"
 #include "engine/engine_session.h"
+#include "engine/error_meter.h"
 #include "engine/model_impl.h"
 #include "engine/speculator.h"
+#include "engine/step_batch.h"
 #include "io/async_file.h"
 #include "kv/tiers.h"
 #include "sample/sampler.h"
@@ -25,37 +27,11 @@ double Seconds(Clock::time_point from, Clock::time_point to) {
 // Logits of at most this many rows are computed in one step; requests that ask for every row get smaller chunks.
 constexpr int kLogitRows = 64;
 
-DType ToDType(KvType t) {
-  switch (t) {
-    case KvType::kF32:
-      return DType::kF32;
-    case KvType::kF16:
-      return DType::kF16;
-    case KvType::kBF16:
-      return DType::kBF16;
-  }
-  return DType::kF16;
-}
-
 bool IsCopy(const StepPlan& step, int32_t block) {
   return std::any_of(step.copies.begin(), step.copies.end(), [block](const BlockCopy& c) { return c.to == block; });
 }
 
 }  // namespace
-
-const char* FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "cancelled";
-    case FinishReason::kError:
-      return "error";
-  }
-  return "?";
-}
 
 struct Engine::Impl {
   // A request on its way.
@@ -108,6 +84,7 @@ struct Engine::Impl {
   Batch batch;
   StepResult result;
   SamplerScratch scratch;
+  ErrorMeter meter;  // of approximate steps
 
   Status Start();
   void SummariseAgain(const SequenceCache& cache);
@@ -132,7 +109,7 @@ struct Engine::Impl {
   void Observe(Job* job, const PlannedRows& rows, int first_row, const Accepted& chosen);
   bool Emit(Job* job, int32_t token, std::span<const float> logits);
   bool Stream(Job* job, int32_t token, const std::string& text, int64_t position);
-  void CountBlocks(Job* job, const PlannedRows& rows, int first_row, int kept);
+  void CountBlocks(Job* job, const PlannedRows& rows, int first_row, const Accepted* accepted);
   void Finish(Job* job, FinishReason reason, Status status = OkStatus());
 };
 
@@ -174,7 +151,8 @@ Status Engine::Impl::Start() {
   r.context_tokens = options.context_tokens;
   const int decode_rows = options.max_sequences * (options.drafting == Drafting::kOff ? 1 : 1 + options.draft_max);
   r.max_rows = options.prefill_chunk + decode_rows;
-  r.max_seqs = options.max_sequences;
+  // A tree of guesses has a table for each of its paths.
+  r.max_seqs = options.max_sequences * (options.drafting == Drafting::kOff ? 1 : options.draft_max);
   r.max_logit_rows = std::max(kLogitRows, decode_rows);
   r.num_blocks = static_cast<int32_t>(blocks);
   r.kv_dtype = ToDType(options.kv_type);
@@ -184,6 +162,7 @@ Status Engine::Impl::Start() {
   r.tiers.lookahead = options.lookahead;
   r.tiers.open_blocks = 2 * options.max_sequences * SequenceTails();  // of those that run and those that are kept
   r.plan = plan;
+  r.scores = options.drafting != Drafting::kOff && options.precision != PrecisionClass::kStrict;
   r.forecast = forecast ? &*forecast : nullptr;
   auto made = model->impl().loaded->NewRunner(r);
   if (!made.ok()) {
@@ -305,27 +284,20 @@ int Engine::Impl::OpenBlocks() const {
 void Engine::Impl::FillBatch(const StepPlan& step) {
   batch.Clear();
   batch.copies = step.copies;
-  const auto width = static_cast<size_t>(runner->max_blocks());
   for (const auto& r : step.rows) {
     Job& job = *jobs.at(r.sequence->id);
     const int64_t decode_from = job.request.decode_from >= 0 ? job.request.decode_from : job.sequence.prompt_tokens;
+    const int first_row = batch.num_rows();
+    AddRows(r, runner->max_blocks(), &batch);
     for (int i = 0; i < r.count; ++i) {
-      const int64_t position = r.first + i;
-      batch.tokens.push_back(r.sequence->TokenAt(position));
-      batch.positions.push_back(static_cast<int32_t>(position));
-      batch.row_seq.push_back(batch.num_seqs);
+      const int64_t position = r.Position(i);
       const bool selects = plan.RowSelects(position, position >= decode_from);
       if (selects) job.dense_tokens = std::min(job.dense_tokens, position);
       batch.selects.push_back(selects ? 1 : 0);
       const bool last = position + 1 >= static_cast<int64_t>(r.sequence->tokens.size());
-      if (job.WantsLogits(position) || (last && job.limit > 0)) batch.logit_rows.push_back(batch.num_rows() - 1);
+      if (job.WantsLogits(position) || (last && job.limit > 0)) batch.logit_rows.push_back(first_row + i);
     }
-    const auto blocks = r.sequence->cache.blocks();
-    batch.block_tables.resize(static_cast<size_t>(batch.num_seqs + 1) * width, -1);
-    std::copy(blocks.begin(), blocks.end(),
-              batch.block_tables.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(batch.num_seqs) * width));
     CloseBlocks(r);
-    ++batch.num_seqs;
     batch.want_lists = batch.want_lists || static_cast<bool>(job.request.on_blocks);
   }
 }
@@ -363,7 +335,24 @@ Status Engine::Impl::PrepareTiers(const StepPlan& step) {
 Status Engine::Impl::Compute(const StepPlan& step) {
   if (runner->tiers() != nullptr) FS_RETURN_IF_ERROR(PrepareTiers(step));
   FillBatch(step);
-  return runner->Step(batch, &result);
+  const VerifyMode* mode = speculator != nullptr ? speculator->mode() : nullptr;
+  // A prompt's rows attend to what they chose; so where one is read beside drafts, those run exactly too.
+  const bool approximates = mode != nullptr && !mode->is_exact() &&
+                            std::all_of(step.rows.begin(), step.rows.end(), [](const auto& r) { return r.drafts(); });
+  const bool measures = approximates && speculator->Measures();
+  if (measures) {
+    batch.want_lists = batch.want_scores = true;
+    FS_RETURN_IF_ERROR(runner->Step(batch, &result));
+    meter.Exact(batch, result, plan);
+    batch.want_scores = false;
+  }
+  if (mode != nullptr) batch.group_rows = mode->group;
+  for (const auto& r : step.rows) {
+    if (approximates) Approximate(*mode, r.sequence->paths.depth, plan, &batch);
+  }
+  FS_RETURN_IF_ERROR(runner->Step(batch, &result));
+  if (measures) meter.Approximate(result);
+  return OkStatus();
 }
 
 // After a step that failed: what it wrote is as if it had not been.
@@ -445,7 +434,7 @@ Status Engine::Impl::DraftTokens() {
   bool begun = false;  // a step in which a sequence begins says nothing of the others
   for (const auto& [id, job] : jobs) {
     Sequence& s = job->sequence;
-    s.draft.clear();
+    s.DropDraft();
     if (!s.decoding() || job->request.on_logits) continue;
     const auto length = static_cast<int64_t>(s.tokens.size());
     // The step emits one token more than it accepts, and no draft may pass the context.
@@ -464,21 +453,25 @@ Status Engine::Impl::DraftTokens() {
   std::vector<Draft> drafts;
   FS_RETURN_IF_ERROR(speculator->Propose(asks, asks.size() == jobs.size() && !begun, &drafts));
   for (size_t i = 0; i < asking.size(); ++i) {
-    const auto& tokens = drafts[i].tree.tokens;
-    if (!tokens.empty()) asking[i]->sequence.draft.assign(tokens.begin() + 1, tokens.end());
+    const TokenTree& tree = drafts[i].tree;
+    if (tree.num_drafted() > 0) {
+      asking[i]->sequence.draft.assign(tree.tokens.begin() + 1, tree.tokens.end());
+      if (!IsChain(tree)) asking[i]->sequence.draft_parents = tree.parents;
+    }
     asking[i]->draft = std::move(drafts[i]);
   }
   return OkStatus();
 }
 
-// `kept`: rows of a draft that was not accepted count as read, but only kept rows are told to on_blocks.
-void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row, int kept) {
+// `accepted`: of a draft all rows count as read, but only those accepted are told to on_blocks.
+void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row, const Accepted* accepted) {
   const int kv_heads = model->impl().config.kv_heads;
   const int64_t layers = model->impl().config.layers;
   const int64_t decode_from = job->request.decode_from >= 0 ? job->request.decode_from : job->sequence.prompt_tokens;
   for (int i = 0; i < rows.count; ++i) {
-    const int64_t position = rows.first + i;
+    const int64_t position = rows.Position(i);
     if (position < decode_from) continue;
+    const bool kept = accepted == nullptr || std::binary_search(accepted->path.begin(), accepted->path.end(), i);
     const int64_t visible = position / plan.options.block_size + 1;
     const int64_t dense = visible * kv_heads * (layers - static_cast<int64_t>(result.lists.size()));
     int64_t read = dense;
@@ -500,7 +493,7 @@ void Engine::Impl::CountBlocks(Job* job, const PlannedRows& rows, int first_row,
           }
         }
       }
-      if (job->request.on_blocks && i < kept) job->request.on_blocks(trace);
+      if (job->request.on_blocks && kept) job->request.on_blocks(trace);
     }
     job->completion.blocks_read += read;
     const int64_t window = model->impl().config.nsa.window;  // of a branch of its own
@@ -523,15 +516,15 @@ void Engine::Impl::Deliver(const StepPlan& step) {
     Job* job = jobs.at(r.sequence->id).get();
     const auto chosen = Choose(job, r, first_row);
     const bool drafted = chosen.ok() && !job->sequence.draft.empty();
-    const int kept = drafted ? static_cast<int>(chosen->path.size()) : r.count;
-    CountBlocks(job, r, first_row, kept);
+    CountBlocks(job, r, first_row, drafted ? &*chosen : nullptr);
     if (drafted) {
       ++job->completion.draft_steps;
       job->completion.drafted_tokens += static_cast<int64_t>(job->sequence.draft.size());
+      const auto kept = static_cast<int>(chosen->path.size());
       job->completion.accepted_tokens += kept - 1;
-      job->sequence.cache.Truncate(r.first + kept);
+      job->sequence.Commit(chosen->path.back(), kept);
     }
-    job->sequence.draft.clear();
+    job->sequence.DropDraft();
     if (chosen.ok()) {
       Observe(job, r, first_row, *chosen);
     } else {
@@ -785,6 +778,11 @@ EngineStats Engine::stats() const {
     t.waited_seconds = 1e-9 * static_cast<double>(c.waited_ns);
     t.hidden_seconds = 1e-9 * static_cast<double>(c.hidden_ns);
     s.kv_tiers.push_back(t);
+  }
+  if (impl_->speculator != nullptr) {
+    s.strategies = impl_->speculator->Used();
+    s.profile_fault = impl_->speculator->profile_fault();
+    s.approximation = impl_->meter.error();
   }
   return s;
 }

@@ -23,6 +23,18 @@ struct Model::Impl {
   std::function<StatusOr<std::unique_ptr<AsyncFile>>()> open_kv_file;
 };
 
+inline DType ToDType(KvType t) {
+  switch (t) {
+    case KvType::kF32:
+      return DType::kF32;
+    case KvType::kF16:
+      return DType::kF16;
+    case KvType::kBF16:
+      return DType::kBF16;
+  }
+  return DType::kF16;
+}
+
 }  // namespace farsight
 
 #endif  // FARSIGHT_ENGINE_MODEL_IMPL_H_

@@ -105,9 +105,11 @@ class Speculation : public ::testing::Test {
       plain.attention = attention;
       const Outcome wanted = Generate(model, plain, sampling);
       for (const Drafting d : {Drafting::kNgram, Drafting::kSuffix, Drafting::kModel, Drafting::kAuto}) {
-        for (const int draft_max : {1, 7, 20}) {
-          EngineOptions o = Options(d, draft_max, d == Drafting::kModel ? model : nullptr);
+        for (const int draft_max : {1, 7, 20, -20}) {  // negative: a tree
+          if (draft_max < 0 && d != Drafting::kSuffix && d != Drafting::kModel) continue;
+          EngineOptions o = Options(d, std::abs(draft_max), d == Drafting::kModel ? model : nullptr);
           o.attention = attention;
+          if (draft_max < 0) o.draft_tree = {3, 2, 2, 1, 1};
           const Outcome got = Generate(model, o, sampling);
           EXPECT_EQ(got.tokens, wanted.tokens)
               << what << ", " << DraftingName(d) << " " << draft_max << ", temperature " << sampling.temperature;

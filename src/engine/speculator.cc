@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/draft_model.h"
+#include "engine/profiler.h"
 
 namespace farsight {
 namespace {
@@ -35,17 +36,56 @@ StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& op
   if ((any && options.draft_model != nullptr) || asked == Drafting::kModel) {
     FS_RETURN_IF_ERROR(add(DrafterKind::kModel, MakeModelDrafter(options.draft_model, target, options.max_sequences)));
   }
+  Profile profile;
+  if (!options.profile.empty()) {
+    FS_ASSIGN_OR_RETURN(const Fingerprint of, ProfileFingerprint(target, options));
+    auto read = ReadProfile(options.profile, of);
+    if (read.ok()) {
+      profile = std::move(*read);
+    } else {
+      s->profile_fault_ = read.status().message();
+    }
+  }
+  // With keys and values in a file, drafts are chains and exact: forks would move blocks between the tiers.
+  const bool resident = options.kv_memory == 0 && options.session.empty();
+  std::vector<VerifyMode> approximate;
+  for (const QualityRecord& q : profile.quality) {
+    if (!resident) break;
+    const bool fits = !q.mode.is_exact() && Allows(options.precision, q.mode) && QualityAllows(profile, q.mode);
+    if (fits && std::find(approximate.begin(), approximate.end(), q.mode) == approximate.end()) {
+      approximate.push_back(q.mode);
+    }
+  }
+  if (options.precision != PrecisionClass::kStrict && approximate.empty() && s->profile_fault_.empty()) {
+    s->profile_fault_ = std::string("no approximation of the class '") + PrecisionClassName(options.precision) +
+                        "' was measured and found good enough, so drafts are verified exactly";
+  }
   if (!any) {
     s->fixed_.drafter = kinds[0];
-    s->fixed_.shape = ChainShape(options.draft_max);
+    s->fixed_.mode.group = kMaxGroup;
+    if (!approximate.empty()) s->fixed_.mode = approximate[0];
+    s->fixed_.shape =
+        options.draft_tree.empty() ? ChainShape(options.draft_max) : TreeShape{options.draft_tree, options.draft_max};
+    if (!s->fixed_.shape.is_chain()) s->fixed_.mode.order = NodeOrder::kDepthFirst;
     return s;
   }
-  PlannerOptions p;
-  const VerifyMode exact;
-  for (Strategy& strategy : BuildMenu(kinds, options.draft_max, std::span(&exact, 1))) {
-    if (!strategy.drafts() || strategy.shape.is_chain()) p.menu.push_back(std::move(strategy));
+  // As many rows together as there are, unless a profile says how fewer do. Trees run depth first, which keeps the rows
+  // of a path side by side; they have a mode of their own also because forks copy blocks, which chains do not.
+  std::vector<VerifyMode> modes(2);
+  modes[0].group = modes[1].group = kMaxGroup;
+  modes[1].order = NodeOrder::kDepthFirst;
+  for (const VerifyTime& t : profile.verify) {
+    if (t.mode.is_exact() && std::find(modes.begin(), modes.end(), t.mode) == modes.end()) modes.push_back(t.mode);
   }
-  FS_ASSIGN_OR_RETURN(s->planner_, Planner::Create(std::move(p), {}));
+  modes.insert(modes.end(), approximate.begin(), approximate.end());
+  PlannerOptions p;
+  p.precision = options.precision;
+  for (Strategy& strategy : BuildMenu(kinds, options.draft_max, modes)) {
+    const bool depth_first = strategy.mode.order == NodeOrder::kDepthFirst;
+    if (depth_first && !resident) continue;
+    if (strategy.shape.is_chain() != depth_first) p.menu.push_back(std::move(strategy));
+  }
+  FS_ASSIGN_OR_RETURN(s->planner_, Planner::Create(std::move(p), std::move(profile)));
   return s;
 }
 
@@ -84,6 +124,7 @@ Status Speculator::Observe(uint64_t sequence, std::span<const int32_t> tokens) {
 
 Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Draft>* drafts) {
   drafts->assign(asks.size(), {});
+  mode_ = nullptr;
   planned_ = planner_.has_value() && pure;
   if (planner_ && !pure) {
     shadows_.clear();  // they would miss this step's tokens
@@ -102,8 +143,10 @@ Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Dra
     for (const Ask& a : asks) sequences_.push_back(a.sequence);
   }
   if (planned_) FS_RETURN_IF_ERROR(CastShadows(asks, strategy->drafter));
+  ++steps_;
   if (!strategy->drafts()) return OkStatus();
   const auto started = Clock::now();
+  mode_ = &strategy->mode;
   requests_.clear();
   for (const Ask& a : asks) {
     DraftRequest r;
@@ -113,6 +156,9 @@ Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Dra
     requests_.push_back(std::move(r));
   }
   FS_RETURN_IF_ERROR(Of(strategy->drafter)->Propose(requests_, *drafts));
+  if (!strategy->shape.is_chain()) {
+    for (Draft& draft : *drafts) draft = Reorder(std::move(draft), strategy->mode.order);
+  }
   if (!planned_) return OkStatus();
   report_.draft_us = MicrosecondsSince(started);
   for (size_t i = 0; i < asks.size(); ++i) {
@@ -190,6 +236,17 @@ void Speculator::FinishStep(double forward_us, double step_us) {
   shadow_left_us_ = std::min(shadow_left_us_ + kShadowShare * step_us, kShadowShare * 100 * step_us);
   report_.tokens = std::max(report_.tokens, 1);
   planner_->Observe(report_);
+}
+
+std::vector<StrategyUse> Speculator::Used() const {
+  std::vector<StrategyUse> used;
+  if (!planner_) return {{StrategyName(fixed_), steps_}};
+  for (size_t i = 0; i < planner_->menu().size(); ++i) {
+    const int64_t steps = planner_->summary().steps_of[i];
+    if (steps > 0) used.push_back({StrategyName(planner_->menu()[i]), steps});
+  }
+  std::stable_sort(used.begin(), used.end(), [](const auto& a, const auto& b) { return a.steps > b.steps; });
+  return used;
 }
 
 }  // namespace farsight

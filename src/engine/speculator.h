@@ -37,6 +37,11 @@ class Speculator {
   // kAuto.
   Status Propose(std::span<const Ask> asks, bool pure, std::vector<Draft>* drafts);
 
+  // How the rows of the step's drafts run; nullptr: there are none.
+  const VerifyMode* mode() const { return mode_; }
+  // Is this one of the steps that also run exactly, to measure the error? Asked once a step with an approximate mode.
+  bool Measures() { return measured_++ % kMeasureEvery == 0; }
+
   // What the target says of a draft whose rows have these logits [nodes, vocab]. Emits what plain decoding would.
   StatusOr<Accepted> Judge(const Draft& draft, std::span<const float> logits, const SamplingParams& sampling,
                            std::span<const int32_t> history, SamplerScratch* scratch);
@@ -44,6 +49,11 @@ class Speculator {
   // How the step of the last Propose ended, for kAuto: tokens that a sequence got, then the time of the whole step.
   void Record(uint64_t sequence, const Accepted& accepted);
   void FinishStep(double forward_us, double step_us);
+
+  // Strategies by steps, those of most steps first.
+  std::vector<StrategyUse> Used() const;
+  // Why options.profile is not used; empty where it is, or none was named.
+  const std::string& profile_fault() const { return profile_fault_; }
 
  private:
   // What an idle lookup would have drafted, and the tokens that came since: its worth is learnt for nothing.
@@ -59,8 +69,13 @@ class Speculator {
 
   std::array<std::unique_ptr<Drafter>, kNumDrafterKinds> drafters_;
   std::optional<Planner> planner_;  // on kAuto
-  Strategy fixed_;                  // otherwise
+  std::string profile_fault_;
+  Strategy fixed_;  // otherwise
   std::vector<DraftRequest> requests_;
+
+  static constexpr int64_t kMeasureEvery = 32;
+  int64_t measured_ = 0;
+  const VerifyMode* mode_ = nullptr;  // of the step at hand
 
   // The step at hand, on kAuto.
   bool planned_ = false;
@@ -72,6 +87,7 @@ class Speculator {
   std::map<uint64_t, std::array<Shadow, kNumDrafterKinds>> shadows_;
   double shadow_us_ = 0;       // of the step at hand
   double shadow_left_us_ = 0;  // that shadows may take still
+  int64_t steps_ = 0;          // of a fixed strategy
 };
 
 }  // namespace farsight

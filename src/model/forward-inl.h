@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "model/runner.h"
+#include "model/step_rows.h"
 #include "model/tiered_cache.h"
 #include "model/weights.h"
 
@@ -91,6 +92,12 @@ class Forward final : public ModelRunner {
              "a step has at most max_logit_rows logits");
     FS_CHECK(batch.num_seqs <= o_.max_seqs, "a step has at most max_seqs sequences");
     const RowBatch rows = Upload(batch);
+    echoes_.clear();
+    shares_ = batch.list_sources.empty() ? nullptr : Sources(batch);
+    refresh_ = batch.refresh;
+    scores_wanted_ = batch.want_scores;
+    FS_CHECK(!batch.want_scores || (o_.scores && batch.num_rows() <= o_.max_logit_rows), "there is room for scores");
+    for (const RowEcho& e : batch.echoes) echoes_.push_back(EchoRows(rows, e, echo_seqs_.template as<int32_t>()));
     bool any_selects = false;
     for (uint8_t s : batch.selects) any_selects = any_selects || s != 0;
     CopySummaries(batch);
@@ -161,11 +168,6 @@ class Forward final : public ModelRunner {
     Buffer pages;
     KvView view;
     LayerSummary summary;
-  };
-  struct LayerList {
-    int layer = 0;
-    Buffer counts, ids;
-    std::vector<int32_t> host_counts, host_ids;
   };
 
   bool Selects(size_t layer) const { return o_.plan.sources[layer] != ListSource::kAll; }
@@ -351,6 +353,10 @@ class Forward final : public ModelRunner {
     tables_at_ = 3 * rows * sizeof(int32_t);
     flags_at_ = tables_at_ + static_cast<size_t>(o_.max_seqs) * static_cast<size_t>(max_blocks_) * sizeof(int32_t);
     FS_ASSIGN_OR_RETURN(inputs_, b_.Allocate(flags_at_ + rows));
+    FS_ASSIGN_OR_RETURN(sources_, b_.Allocate(rows * sizeof(int32_t)));
+    const std::vector<int32_t> seqs = EchoSeqs(o_.max_seqs);
+    FS_ASSIGN_OR_RETURN(echo_seqs_, b_.Allocate(seqs.size() * sizeof(int32_t)));
+    b_.CopyIn(echo_seqs_, 0, std::as_bytes(std::span(seqs)));
     FS_ASSIGN_OR_RETURN(lists_, AllocateLists());
     return AllocateBefore();
   }
@@ -374,6 +380,11 @@ class Forward final : public ModelRunner {
       FS_ASSIGN_OR_RETURN(list.counts, b_.Allocate(pairs * sizeof(int32_t)));
       FS_ASSIGN_OR_RETURN(list.ids, b_.Allocate(pairs * static_cast<size_t>(o_.plan.top_k) * sizeof(int32_t)));
       list.host_counts.resize(pairs);
+      if (o_.scores) {
+        list.host_scores.resize(static_cast<size_t>(o_.max_logit_rows) * static_cast<size_t>(c_.kv_heads) *
+                                static_cast<size_t>(max_blocks_));
+        FS_ASSIGN_OR_RETURN(list.scores, b_.Allocate(list.host_scores.size() * sizeof(float)));
+      }
       out.push_back(std::move(list));
     }
     return out;
@@ -389,6 +400,7 @@ class Forward final : public ModelRunner {
     r.num_rows = batch.num_rows();
     r.num_seqs = batch.num_seqs;
     r.max_blocks = max_blocks_;
+    r.group_rows = batch.group_rows;
     r.tokens = put(batch.tokens, 0);
     r.positions = put(batch.positions, row_bytes);
     r.row_seq = put(batch.row_seq, 2 * row_bytes);
@@ -397,6 +409,21 @@ class Forward final : public ModelRunner {
     return r;
   }
 
+  const int32_t* Sources(const Batch& batch) {
+    b_.CopyIn(sources_, 0, std::as_bytes(std::span(batch.list_sources)));
+    return sources_.template as<int32_t>();
+  }
+  // Does the layer choose its blocks in this step?
+  bool Refreshes(int layer) const { return refresh_.empty() || refresh_[static_cast<size_t>(layer)] != 0; }
+
+  // Into every table a row belongs to, and all of them before anything reads.
+  void AppendKv(const RowBatch& rows, const float* k, const float* v, const KvView& view) {
+    for (const Echo& e : echoes_) {
+      const int64_t at = e.first * qkv_width_;
+      b_.AppendKv({e.rows, k + at, v + at, qkv_width_, view});
+    }
+    b_.AppendKv({rows, k, v, qkv_width_, view});
+  }
   void CopySummaries(const Batch& batch) {
     for (const auto& copy : batch.copies) {
       for (auto& cache : kv_) {
@@ -470,14 +497,14 @@ class Forward final : public ModelRunner {
     const bool score_first = Selects(static_cast<size_t>(l)) && ScoresUnrotated();
     if (score_first) {
       RotateKeys(k, t);
-      b_.AppendKv({rows, k, v, qkv_width_, cache.view});
+      AppendKv(rows, k, v, cache.view);
       Summarise(l, rows);
       if (!PlannedEarly(l)) Select(l, rows, q, any_selects);
       Rotate(q, t, c_.heads);
     } else {
       Rotate(q, t, c_.heads);
       RotateKeys(k, t);
-      b_.AppendKv({rows, k, v, qkv_width_, cache.view});
+      AppendKv(rows, k, v, cache.view);
       Summarise(l, rows);
       if (!PlannedEarly(l)) Select(l, rows, q, any_selects);
     }
@@ -615,15 +642,17 @@ class Forward final : public ModelRunner {
 
   // Extends the layer's key summaries by the rows.
   void Summarise(int l, const RowBatch& rows) {
-    if (Selects(static_cast<size_t>(l))) {
-      b_.Summarise({rows, ScoredKeys(static_cast<size_t>(l)), kv_[static_cast<size_t>(l)].summary.view});
-    }
+    if (!Selects(static_cast<size_t>(l))) return;
+    const SummaryView& summary = kv_[static_cast<size_t>(l)].summary.view;
+    for (const Echo& e : echoes_) b_.Summarise({e.rows, ScoredKeys(static_cast<size_t>(l)), summary});
+    b_.Summarise({rows, ScoredKeys(static_cast<size_t>(l)), summary});
   }
 
   // Chooses the layer's blocks; NSA's compressed branch goes to h_. A Forecast's list may be asked for before the
   // layer's summaries have these rows.
   void Select(int l, const RowBatch& rows, const float* q, bool any_selects) {
     if (!Selects(static_cast<size_t>(l)) || !any_selects) return;
+    if (!Refreshes(l) && !IsNsa()) return;
     LayerList& list = ListOf(l);
     SelectParams s;
     s.rows = rows;
@@ -638,11 +667,17 @@ class Forward final : public ModelRunner {
     s.init_blocks = o_.plan.init_blocks;
     s.local_blocks = o_.plan.local_blocks;
     s.skip_local = KnownEarly(l);
-    s.ids = list.ids.template as<int32_t>();
-    s.counts = list.counts.template as<int32_t>();
+    if (Refreshes(l)) {
+      s.ids = list.ids.template as<int32_t>();
+      s.counts = list.counts.template as<int32_t>();
+      if (scores_wanted_) s.scores = list.scores.template as<float>();
+    }
     s.out = h_.template as<float>();
     s.out_stride = q_width_;
     b_.Select(s);
+    if (shares_ == nullptr || !Refreshes(l)) return;
+    b_.ShareLists({rows, shares_, c_.kv_heads, block_tokens_, o_.plan.top_k, o_.plan.init_blocks, o_.plan.local_blocks,
+                   s.ids, s.counts});
   }
 
   void Observe(int l, int t) {
@@ -685,11 +720,12 @@ class Forward final : public ModelRunner {
     result->logits = out;
   }
 
+  // The list that a layer attends to: its own, or that of the last layer before it that chose one in this step.
   LayerList& ListOf(int layer) {
-    for (auto& l : lists_) {
-      if (l.layer == layer) return l;
+    for (size_t i = lists_.size(); i-- > 0;) {
+      if (lists_[i].layer <= layer && Refreshes(lists_[i].layer)) return lists_[i];
     }
-    FS_CHECK(false, "a layer that selects has a list");
+    FS_CHECK(false, "the first layer that selects does so in every step");
     return lists_[0];
   }
 
@@ -698,14 +734,19 @@ class Forward final : public ModelRunner {
   }
   std::span<const int32_t> FetchCounts(LayerList& l, const Batch& batch) {
     const std::span<int32_t> counts(l.host_counts.data(), Pairs(batch));
-    b_.CopyOut(l.counts, 0, std::as_writable_bytes(counts));
+    b_.CopyOut(ListOf(l.layer).counts, 0, std::as_writable_bytes(counts));
     return counts;
   }
   std::span<const int32_t> FetchIds(LayerList& l, const Batch& batch) {
     l.host_ids.resize(l.host_counts.size() * static_cast<size_t>(o_.plan.top_k));
     const std::span<int32_t> ids(l.host_ids.data(), Pairs(batch) * static_cast<size_t>(o_.plan.top_k));
-    b_.CopyOut(l.ids, 0, std::as_writable_bytes(ids));
+    b_.CopyOut(ListOf(l.layer).ids, 0, std::as_writable_bytes(ids));
     return ids;
+  }
+  std::span<const float> FetchScores(LayerList& l, const Batch& batch) {
+    const std::span<float> scores(l.host_scores.data(), Pairs(batch) * static_cast<size_t>(max_blocks_));
+    b_.CopyOut(ListOf(l.layer).scores, 0, std::as_writable_bytes(scores));
+    return scores;
   }
 
   void FetchLists(const Batch& batch, bool any_selects, StepResult* result) {
@@ -713,7 +754,9 @@ class Forward final : public ModelRunner {
     if (!any_selects) return;
     for (auto& l : lists_) {
       const auto counts = FetchCounts(l, batch);
-      result->lists.push_back({l.layer, counts, batch.want_lists ? FetchIds(l, batch) : std::span<const int32_t>()});
+      const auto ids = batch.want_lists ? FetchIds(l, batch) : std::span<const int32_t>();
+      result->lists.push_back(
+          {l.layer, counts, ids, batch.want_scores ? FetchScores(l, batch) : std::span<const float>()});
     }
   }
 
@@ -730,6 +773,13 @@ class Forward final : public ModelRunner {
   Buffer tier_pages_, carry_, window_carry_;  // with tiers: memory for pages, what parts of an attention hand on
   std::unique_ptr<TieredCache> tiered_;       // null: all pages are in memory
   bool early_ = false;                        // lists of Forecasts are known before the step's own keys
+  Buffer echo_seqs_;                          // [max_seqs, kMaxEcho]: a row holds its own number
+  // Of the step at hand.
+  std::vector<Echo> echoes_;
+  Buffer sources_;  // Batch::list_sources
+  const int32_t* shares_ = nullptr;
+  std::vector<uint8_t> refresh_;
+  bool scores_wanted_ = false;
   std::vector<LayerCache> kv_;
   std::vector<LayerList> lists_;
   Buffer x_, h_, qkv_, gate_up_, act_, cos_, sin_, logits_, inv_freq_, inputs_;
@@ -741,53 +791,6 @@ class Forward final : public ModelRunner {
   Buffer before_rows_[2];    // [T, Hq * D queries and more], the same
   std::vector<float> host_logits_;
   std::vector<float> observed_hidden_, observed_qkv_;
-};
-
-// Weights and backend of one loaded model.
-template <Backend B>
-class Loaded : public LoadedModel {
- public:
-  using Matrix = typename B::Matrix;
-
-  Loaded(std::unique_ptr<B> backend, ModelConfig config) : backend_(std::move(backend)), config_(std::move(config)) {}
-
-  Status Load(const ModelFile& file, WeightNames names) {
-    const WeightSource source(file, config_, names);
-    FS_ASSIGN_OR_RETURN(weights_, (WeightLoader<B>(*backend_, source, config_).Load()));
-    fingerprint_ = ModelFingerprint(file);
-    return OkStatus();
-  }
-
-  StatusOr<std::unique_ptr<ModelRunner>> NewRunner(const RunnerOptions& options) override {
-    auto forward = std::make_unique<Forward<B>>(*backend_, weights_, config_, options);
-    FS_RETURN_IF_ERROR(forward->Prepare());
-    return std::unique_ptr<ModelRunner>(std::move(forward));
-  }
-
-  std::string fingerprint() const override { return fingerprint_; }
-  int64_t weight_bytes() const override { return LayerBytes() + HeadBytes() + (Tied() ? 0 : EmbeddingBytes()); }
-  int64_t weight_bytes_token() const override { return LayerBytes() + HeadBytes(); }
-
- protected:
-  B& backend() { return *backend_; }
-  const B& backend() const { return *backend_; }
-
- private:
-  bool Tied() const { return weights_.output.parts.empty(); }
-  int64_t EmbeddingBytes() const { return static_cast<int64_t>(weights_.embedding.bytes()); }
-  int64_t HeadBytes() const { return Tied() ? EmbeddingBytes() : static_cast<int64_t>(weights_.output.bytes()); }
-  int64_t LayerBytes() const {
-    size_t n = 0;
-    for (const auto& l : weights_.layers) {
-      n += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes() + l.branch_gate.bytes();
-    }
-    return static_cast<int64_t>(n);
-  }
-
-  std::unique_ptr<B> backend_;
-  ModelConfig config_;
-  Weights<Matrix> weights_;
-  std::string fingerprint_;
 };
 
 }  // namespace farsight

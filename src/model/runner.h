@@ -18,8 +18,17 @@
 
 namespace farsight {
 
-// The input of a step, in host memory. Rows of a sequence are contiguous and their positions ascend by one; their
-// blocks are already in the block table.
+// Rows [first, first + count) of a step whose keys and values belong to the table `seq` as well as to their own: the
+// beginning that a path of a tree of guesses shares with an earlier one.
+struct RowEcho {
+  int first = 0;
+  int count = 0;  // at most kMaxEcho
+  int seq = 0;
+};
+inline constexpr int kMaxEcho = 64;
+
+// The input of a step, in host memory. Rows of a block table are contiguous and their positions ascend by one; their
+// blocks are already in the table. The paths of a tree of guesses are tables of their own.
 struct Batch {
   std::vector<int32_t> tokens;        // [T]
   std::vector<int32_t> positions;     // [T]
@@ -32,8 +41,16 @@ struct Batch {
   // again over all sequences that are kept, this step's included.
   std::vector<int32_t> full_blocks;
   int open_blocks = 0;
+  std::vector<RowEcho> echoes;
   int num_seqs = 0;
-  bool want_lists = false;  // also fetch which blocks were chosen, not only how many
+  // Approximations, for rows that select. list_sources: [T] the row whose list each row attends to, itself or one of
+  // its sequence; empty: each its own. refresh: [layers] 0: the layer attends to the list of the last one that selects;
+  // empty: every layer selects for itself.
+  std::vector<int32_t> list_sources;
+  std::vector<uint8_t> refresh;
+  int group_rows = 0;        // rows that load a block together at most; 0: as many as suit the backend
+  bool want_lists = false;   // also fetch which blocks were chosen, not only how many
+  bool want_scores = false;  // also fetch by which scores; needs RunnerOptions::scores
 
   void Clear();
   int num_rows() const { return static_cast<int>(tokens.size()); }
@@ -47,6 +64,7 @@ struct StepResult {
     int layer = 0;
     std::span<const int32_t> counts;  // [T, Hkv]
     std::span<const int32_t> ids;     // [T, Hkv, top_k] when want_lists
+    std::span<const float> scores;    // [T, Hkv, max_blocks] when want_scores
   };
   std::vector<LayerLists> lists;
 };
@@ -81,6 +99,7 @@ struct RunnerOptions {
   DType kv_dtype = DType::kF16;
   RunnerTiers tiers = {};
   AttentionPlan plan;
+  bool scores = false;                 // keep room for the scores of steps of at most max_logit_rows rows
   const Forecast* forecast = nullptr;  // for sources kForecast; read while the runner is made
   // Called for every layer of a step, in order; for training on a frozen model. Copies make such a step slower.
   std::function<void(const LayerRows&)> observe_layer = {};

@@ -1,4 +1,4 @@
-#include "model/forward-inl.h"
+#include "model/loaded-inl.h"
 #include "ops/cpu/cpu_backend.h"
 
 namespace farsight {

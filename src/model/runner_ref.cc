@@ -1,4 +1,4 @@
-#include "model/forward-inl.h"
+#include "model/loaded-inl.h"
 #include "ops/ref/ref_backend.h"
 
 namespace farsight {

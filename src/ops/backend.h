@@ -42,6 +42,7 @@ concept Backend = requires(B b, const B cb, Buffer& buffer, const Buffer& const_
   {b.AppendKv(AppendKvParams{})};
   {b.Summarise(SummariseParams{})};
   {b.Select(SelectParams{})};
+  {b.ShareLists(ShareListsParams{})};
   {b.Attend(AttendParams{})};
   {b.GateBranches(GateBranchesParams{})};
   {b.CopyBlock(CopyBlockParams{})};

@@ -34,6 +34,9 @@ struct RowBatch {
   const int32_t* positions = nullptr;     // [T] absolute 0-based position, < NB * B
   const int32_t* row_seq = nullptr;       // [T] which row of block_tables
   const int32_t* block_tables = nullptr;  // [S, NB] physical block of each logical block; -1 past the end
+  // Rows that load a block together at most, where the backend has them share loads; 0: as many as suit it. Only time
+  // depends on it.
+  int group_rows = 0;
 };
 
 // Keys and values of one layer: pages of B tokens of one KV head, K then V, the order inside is the backend's choice.
@@ -228,10 +231,26 @@ struct SelectParams {
   // than the window that begins right before the first local block, and may be made before the row's own key is there.
   // With a single query a group, where a softmax only keeps the order, it is the same choice. Not for kCompressed.
   bool skip_local = false;
-  int32_t* ids = nullptr;     // [T, Hkv, top_k] ascending logical block ids
+  int32_t* ids = nullptr;     // [T, Hkv, top_k] ascending logical block ids; null: nothing is chosen
   int32_t* counts = nullptr;  // [T, Hkv]
+  float* scores = nullptr;    // [T, Hkv, NB] or null: the scores; zeros where every block is chosen anyway
   float* out = nullptr;       // kCompressed: [T, Hq * D], rows out_stride apart
   int64_t out_stride = 0;
+};
+
+// Lists at second hand: each row takes the list of row sources[t] of its own sequence, without the blocks after its
+// own, with the blocks that selection forces for it. A row that is the source of another is its own. A count of -1
+// stays.
+struct ShareListsParams {
+  RowBatch rows;
+  const int32_t* sources = nullptr;  // [T]
+  int num_kv_heads = 0;
+  int block_tokens = 64;
+  int top_k = 0;
+  int init_blocks = 1;
+  int local_blocks = 0;
+  int32_t* ids = nullptr;     // [T, Hkv, top_k], in place
+  int32_t* counts = nullptr;  // [T, Hkv]
 };
 
 // out[t, h] = softmax over tokens u <= position[t] of the listed blocks (scale * q . k_u) applied to v_u.

@@ -1,8 +1,17 @@
 #include "sched/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace farsight {
+
+void Sequence::Commit(int row, int count) {
+  const int64_t length = static_cast<int64_t>(tokens.size()) - 1 + count;
+  const int32_t path = paths.table[static_cast<size_t>(row)];
+  if (path > 0) cache = std::move(forks[static_cast<size_t>(path) - 1]);
+  cache.Truncate(length);
+  DropDraft();
+}
 
 void Scheduler::Remove(Sequence* sequence) {
   std::erase(running_, sequence);
@@ -11,7 +20,7 @@ void Scheduler::Remove(Sequence* sequence) {
 
 void Scheduler::Preempt(Sequence* s, StepPlan* plan) {
   s->cache.Truncate(0);
-  s->draft.clear();
+  s->DropDraft();
   std::erase(running_, s);
   std::erase_if(plan->rows, [s](const PlannedRows& r) { return r.sequence == s; });
   waiting_.push_front(s);
@@ -28,12 +37,31 @@ bool Scheduler::Grow(Sequence* s, int64_t count, StepPlan* plan) {
   return true;
 }
 
+// The cache itself grows last: it is the one that must not change where a fork finds no room, and with the forks gone
+// their way it need not copy the block they share.
+bool Scheduler::GrowDraft(Sequence* s, StepPlan* plan) {
+  const auto rows = static_cast<int>(s->draft.size()) + 1;
+  s->paths = s->draft_parents.empty() ? ChainPath(rows) : PathsOf(s->draft_parents);
+  const size_t copies = plan->copies.size();
+  std::vector<int32_t> next;
+  for (size_t path = s->paths.rows.size(); path-- > 0;) {
+    next.clear();
+    for (const int32_t row : s->paths.rows[path]) {
+      next.push_back(row == 0 ? s->tokens.back() : s->draft[static_cast<size_t>(row) - 1]);
+    }
+    if (path > 0) s->forks.insert(s->forks.begin(), s->cache.Fork(s->cache.length()));
+    if ((path > 0 ? s->forks.front() : s->cache).Append(next, &plan->copies)) continue;
+    plan->copies.resize(copies);
+    return false;
+  }
+  return true;
+}
+
 bool Scheduler::GrowDecoding(Sequence* s, StepPlan* plan) {
+  s->forks.clear();
   if (!s->draft.empty()) {
-    std::vector<int32_t> next = {s->tokens.back()};
-    next.insert(next.end(), s->draft.begin(), s->draft.end());
-    if (s->cache.Append(next, &plan->copies)) return true;
-    s->draft.clear();  // a guess takes nobody's blocks
+    if (GrowDraft(s, plan)) return true;
+    s->DropDraft();  // a guess takes nobody's blocks
   }
   return Grow(s, 1, plan);
 }

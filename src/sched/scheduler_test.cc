@@ -42,10 +42,11 @@ TEST_F(SchedulerTest, ADraftIsComputedWithItsTokenOrDroppedWhereThereIsNoRoom) {
   StepPlan plan = scheduler_.Plan();
   EXPECT_EQ(RowsOf(plan, a), 4);
   EXPECT_EQ(a->cache.length(), 14);
-  EXPECT_EQ(a->TokenAt(10), 2);
-  EXPECT_EQ(a->TokenAt(13), 9);
-  a->cache.Truncate(11);  // all rejected
-  a->draft.clear();
+  EXPECT_EQ(plan.rows[0].Token(0), 2);
+  EXPECT_EQ(plan.rows[0].Token(3), 9);
+  EXPECT_EQ(plan.rows[0].Position(3), 13);
+  a->Commit(0, 1);  // all rejected
+  EXPECT_EQ(a->cache.length(), 11);
   a->tokens.push_back(3);
   New(2, 90);  // takes six of the seven blocks that are left
   for (int i = 0; i < 5; ++i) {

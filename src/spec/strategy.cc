@@ -1,25 +1,13 @@
 #include "spec/strategy.h"
 
 #include <algorithm>
-#include <array>
 
 namespace farsight {
 namespace {
 
-constexpr std::array<const char*, 4> kClassNames = {"strict", "reuse", "shared", "shared+reuse"};
-constexpr int kMaxGroup = 64;
 constexpr size_t kMaxLayers = 1024;
 
 }  // namespace
-
-const char* PrecisionClassName(PrecisionClass precision) { return kClassNames[static_cast<size_t>(precision)]; }
-
-StatusOr<PrecisionClass> ParsePrecisionClass(const std::string& name) {
-  for (size_t i = 0; i < kClassNames.size(); ++i) {
-    if (name == kClassNames[i]) return static_cast<PrecisionClass>(i);
-  }
-  return InvalidArgument("unknown precision class '" + name + "': expected strict, reuse, shared or shared+reuse");
-}
 
 bool VerifyMode::reuses_lists() const { return std::find(refresh.begin(), refresh.end(), uint8_t{0}) != refresh.end(); }
 

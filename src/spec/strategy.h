@@ -7,27 +7,24 @@
 #include <string>
 #include <vector>
 
+#include "farsight/options.h"
 #include "farsight/status.h"
 #include "spec/draft.h"
 #include "spec/drafter.h"
 
 namespace farsight {
 
-// What the user allows to differ from plain decoding. Strict: nothing. Reuse: a layer may inherit the block lists of an
-// earlier one. Shared: rows of a group may read one row's list.
-enum class PrecisionClass : uint8_t { kStrict, kReuse, kShared, kSharedReuse };
-const char* PrecisionClassName(PrecisionClass precision);  // "strict", "reuse", "shared", "shared+reuse"
-StatusOr<PrecisionClass> ParsePrecisionClass(const std::string& name);
-
 enum class Grouping : uint8_t {
   kNeighbours,  // consecutive rows in the order
   kSimilar,     // rows whose block lists resemble each other
 };
 
+inline constexpr int kMaxGroup = 64;
+
 // How the target's forward runs over the rows of a draft.
 struct VerifyMode {
   NodeOrder order = NodeOrder::kBreadthFirst;
-  int group = 1;  // rows that load blocks together, 1 to 64; 1: each row alone
+  int group = 1;  // rows that load blocks together at most, 1 to kMaxGroup; 1: each row alone
   Grouping grouping = Grouping::kNeighbours;
   bool shared_list = false;      // the rows of a group read one row's list instead of each its own
   std::vector<uint8_t> refresh;  // [layers], 1: selects, 0: inherits; the first is 1. Empty: every layer selects

@@ -188,11 +188,16 @@ void CpuAttention::CopyBlock(const CopyBlockParams& p) {
   }
 }
 
-int CpuAttention::NumTiles(const RowBatch& rows, int rows_per_tile, Tile* tiles) const {
+int CpuAttention::NumTiles(const RowBatch& rows, int rows_per_tile, bool across, Tile* tiles) {
+  const int most = rows.group_rows > 0 ? std::min(rows_per_tile, rows.group_rows) : rows_per_tile;
+  const auto table = [&](int row) { return rows.block_tables + int64_t{rows.row_seq[row]} * rows.max_blocks; };
   int n = 0;
   for (int t = 0; t < rows.num_rows;) {
     int end = t + 1;
-    while (end < rows.num_rows && end - t < rows_per_tile && rows.row_seq[end] == rows.row_seq[t]) ++end;
+    while (end < rows.num_rows && end - t < most &&
+           (rows.row_seq[end] == rows.row_seq[t] || (across && *table(end) == *table(t)))) {
+      ++end;
+    }
     tiles[n++] = {t, end - t};
     t = end;
   }
@@ -219,7 +224,6 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
     kernels_->pack[type](b, ldb, n, k, work.packed);
     kernels_->product(work.a, work.c, m, work.packed, n, k, keep != nullptr, keep);
   };
-  const int seq = p.rows.row_seq[tile.first_row];
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
 
   const float scale = p.scale * kLog2e;  // the softmax is one of powers of two
@@ -265,20 +269,33 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       std::fill(o, o + padded, 0.0f);
     }
   };
-  const auto next_block = [&] {
-    int32_t block = kEnd;
-    for (int r = 0; r < tile.num_rows; ++r) block = std::min(block, block_of(r));
-    return block;
+  const auto page_of = [&](int r, int32_t block) {
+    return kv.Page(PhysicalBlock(p.rows, p.rows.row_seq[tile.first_row + r], block), head);
   };
-  for (int32_t block = next_block(), following; block != kEnd; block = following) {
+  // The lowest block that a row still wants, and the first row that wants it.
+  struct Next {
+    int32_t block;
+    int row;
+  };
+  const auto next_block = [&] {
+    Next next{kEnd, 0};
+    for (int r = 0; r < tile.num_rows; ++r) {
+      if (const int32_t block = block_of(r); block < next.block) next = {block, r};
+    }
+    return next;
+  };
+  for (Next next = next_block(), following; next.block != kEnd; next = following) {
+    const int32_t block = next.block;
     if (block * block_tokens / kAttendSplitTokens != split) {
       close_split();
       split = block * block_tokens / kAttendSplitTokens;
     }
     int owners = 0;
     int longest = 0;
-    for (int r = 0; r < tile.num_rows; ++r) {
-      if (block_of(r) != block) continue;
+    const std::byte* page = page_of(next.row, block);
+    for (int r = next.row; r < tile.num_rows; ++r) {
+      // Rows of other tables may have another page at this place: they are served by the next turn.
+      if (block_of(r) != block || page_of(r, block) != page) continue;
       ++work.next[r];
       const int visible = std::min(block_tokens, p.rows.positions[tile.first_row + r] - block * block_tokens + 1);
       longest = std::max(longest, visible);
@@ -289,8 +306,7 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       }
     }
     following = next_block();
-    const std::byte* page = kv.Page(PhysicalBlock(p.rows, seq, block), head);
-    const std::byte* next_page = following == kEnd ? nullptr : kv.Page(PhysicalBlock(p.rows, seq, following), head);
+    const std::byte* next_page = following.block == kEnd ? nullptr : page_of(following.row, following.block);
     const int64_t key_bytes = elem * d * block_tokens;
     const int columns = static_cast<int>(RoundUp(longest, 16));
     for (int i = 0; i < owners; ++i) {
@@ -326,7 +342,7 @@ void CpuAttention::Attend(const AttendParams& p) {
   // Large tiles share the conversion of a page, as long as there are enough of them for all threads.
   const int64_t full = static_cast<int64_t>(p.rows.num_rows) * p.num_heads / kTileQueries;
   const int tile_queries = full < 4 * pool_->num_threads() ? kTileQueries / 2 : kTileQueries;
-  const int num_tiles = NumTiles(p.rows, std::max(1, tile_queries / group), tiles);
+  const int num_tiles = NumTiles(p.rows, std::max(1, tile_queries / group), true, tiles);
   const int64_t queries_max = std::max(kTileQueries, group);
   const auto work_of = [&](int thread) { return TileWork(Scratch(thread), queries_max, d, padded, kv.block_tokens); };
   // Query i of a tile whose first row is `row`: what the parts before found, and what is left for the next or is the

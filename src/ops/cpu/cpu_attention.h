@@ -34,14 +34,15 @@ class CpuAttention {
   void CopyBlock(const CopyBlockParams& p);
 
  private:
-  // Neighbouring rows of one sequence.
+  // Neighbouring rows of one sequence, or of several that have blocks in common.
   struct Tile {
     int first_row, num_rows;
   };
   struct TileWork;  // one thread's memory for a tile
 
   float* Scratch(int thread) { return scratch_.as<float>() + static_cast<size_t>(thread) * scratch_floats_; }
-  int NumTiles(const RowBatch& rows, int rows_per_tile, Tile* tiles) const;
+  // `across`: a tile may go on in another block table that begins with the same block.
+  static int NumTiles(const RowBatch& rows, int rows_per_tile, bool across, Tile* tiles);
   void AttendBlocks(const AttendParams& p, const Tile& tile, int head, int first_block, int end_block,
                     TileWork& work) const;
   void SelectTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const;

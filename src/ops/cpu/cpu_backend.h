@@ -10,6 +10,7 @@
 #include "ops/cpu/cpu_attention.h"  // CpuAttention: cache, summaries, selection, attention
 #include "ops/cpu/cpu_matrix.h"     // CpuMatrix: a packed weight
 #include "ops/cpu/isa.h"            // Isa
+#include "ops/share_lists.h"
 
 namespace farsight {
 
@@ -48,6 +49,7 @@ class CpuBackend {
   size_t AttendCarryBytes(int num_heads, int head_dim) const {
     return CpuAttention::AttendCarryBytes(num_heads, head_dim);
   }
+  void ShareLists(const ShareListsParams& p) { ShareListsOnHost(p); }
   void GateBranches(const GateBranchesParams& p) { attention_->GateBranches(p); }
   void CopyBlock(const CopyBlockParams& p) { attention_->CopyBlock(p); }
 

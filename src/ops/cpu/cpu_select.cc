@@ -312,7 +312,7 @@ void CpuAttention::SketchScores(float* parts, int group, int num_blocks, float* 
 }
 
 bool CpuAttention::NeedsScores(const SelectParams& p, int row) {
-  return p.row_sparse[row] != 0 && p.rows.positions[row] / p.kv.block_tokens + 1 > p.top_k;
+  return p.ids != nullptr && p.row_sparse[row] != 0 && p.rows.positions[row] / p.kv.block_tokens + 1 > p.top_k;
 }
 
 // Blocks whose own tokens or windows are scored: without the local ones where they are skipped.
@@ -323,12 +323,21 @@ int CpuAttention::ScoredBlocks(const SelectParams& p, int row) {
 
 // The choice of one row and KV head; scores [blocks] where NeedsScores, with room for the candidates behind them.
 void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room) {
+  if (p.ids == nullptr) return;
   const int64_t at = static_cast<int64_t>(row) * p.kv.num_kv_heads + head;
   if (p.row_sparse[row] == 0) {
     p.counts[at] = -1;
     return;
   }
   const int num_blocks = p.rows.positions[row] / p.kv.block_tokens + 1;
+  if (p.scores != nullptr) {
+    float* to = p.scores + at * p.rows.max_blocks;
+    if (num_blocks <= p.top_k) {
+      std::fill(to, to + num_blocks, 0.0f);
+    } else {
+      std::copy(scores, scores + num_blocks, to);
+    }
+  }
   int32_t* ids = p.ids + at * p.top_k;
   if (num_blocks <= p.top_k) {  // everything is chosen, whatever the scores
     p.counts[at] = num_blocks;
@@ -427,7 +436,7 @@ void CpuAttention::Select(const SelectParams& p) {
     rows_per_tile = static_cast<int>(std::clamp<int64_t>(fit, 1, std::max(1, kTileQueries / group)));
   }
   auto* tiles = tiles_.as<Tile>();
-  const int64_t tasks = static_cast<int64_t>(NumTiles(p.rows, rows_per_tile, tiles)) * heads;
+  const int64_t tasks = static_cast<int64_t>(NumTiles(p.rows, rows_per_tile, false, tiles)) * heads;
   int64_t tokens = 0;
   for (int t = 0; t < p.rows.num_rows; ++t) {
     tokens += p.summary.kind == SummaryKind::kCompressed || NeedsScores(p, t) ? p.rows.positions[t] + 1 : 0;

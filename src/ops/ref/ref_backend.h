@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/backend.h"
+#include "ops/share_lists.h"
 
 namespace farsight {
 
@@ -49,6 +50,7 @@ class RefBackend {
   void Select(const SelectParams& p);
   void Attend(const AttendParams& p);
   static size_t AttendCarryBytes(int num_heads, int head_dim);
+  void ShareLists(const ShareListsParams& p) { ShareListsOnHost(p); }
   void GateBranches(const GateBranchesParams& p);
   void CopyBlock(const CopyBlockParams& p);
 

@@ -253,6 +253,7 @@ void RefBackend::AttendCompressed(const SelectParams& p) const {
 
 void RefBackend::Select(const SelectParams& p) {
   if (p.summary.kind == SummaryKind::kCompressed) AttendCompressed(p);
+  if (p.ids == nullptr) return;
   for (int t = 0; t < p.rows.num_rows; ++t) {
     for (int h = 0; h < p.kv.num_kv_heads; ++h) {
       const int64_t at = static_cast<int64_t>(t) * p.kv.num_kv_heads + h;
@@ -260,7 +261,12 @@ void RefBackend::Select(const SelectParams& p) {
         p.counts[at] = -1;
         continue;
       }
-      const auto ids = PickBlocks(BlockScores(p, t, h), p.top_k, p.init_blocks, p.local_blocks);
+      const std::vector<double> scores = BlockScores(p, t, h);
+      for (size_t b = 0; p.scores != nullptr && b < scores.size(); ++b) {
+        const bool all = static_cast<int>(scores.size()) <= p.top_k;
+        p.scores[at * p.rows.max_blocks + static_cast<int64_t>(b)] = all ? 0.0f : static_cast<float>(scores[b]);
+      }
+      const auto ids = PickBlocks(scores, p.top_k, p.init_blocks, p.local_blocks);
       p.counts[at] = static_cast<int32_t>(ids.size());
       std::copy(ids.begin(), ids.end(), p.ids + at * p.top_k);
     }
