@@ -151,14 +151,15 @@ Status Engine::Impl::Start() {
   r.context_tokens = options.context_tokens;
   const int decode_rows = options.max_sequences * (options.drafting == Drafting::kOff ? 1 : 1 + options.draft_max);
   r.max_rows = options.prefill_chunk + decode_rows;
-  // A tree of guesses has a table for each of its paths.
-  r.max_seqs = options.max_sequences * (options.drafting == Drafting::kOff ? 1 : options.draft_max);
   r.max_logit_rows = std::max(kLogitRows, decode_rows);
   r.num_blocks = static_cast<int32_t>(blocks);
   r.kv_dtype = ToDType(options.kv_type);
   r.tiers.memory_bytes = static_cast<uint64_t>(options.kv_memory);
   if (options.kv_memory == 0 && !options.session.empty()) r.tiers.memory_bytes = UINT64_MAX;
   r.tiers.open_file = [this] { return OpenKvFile(); };
+  // A tree of guesses has a table for each of its paths; there are none where pages lie in a file.
+  const bool trees = options.drafting != Drafting::kOff && r.tiers.memory_bytes == 0;
+  r.max_seqs = options.max_sequences * (trees ? options.draft_max : 1);
   r.tiers.lookahead = options.lookahead;
   r.tiers.open_blocks = 2 * options.max_sequences * SequenceTails();  // of those that run and those that are kept
   r.plan = plan;
