@@ -413,7 +413,7 @@ Status Engine::Impl::RunStep() {
     job.started_once = true;
   }
   const auto submitted = Clock::now();
-  const Status computed = Compute(step);
+  Status computed = Compute(step);
   const double forward_seconds = Seconds(submitted, Clock::now());
   ++stats.steps;
   for (const auto& r : step.rows) stats.rows += r.count;

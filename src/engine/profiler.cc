@@ -310,7 +310,8 @@ StatusOr<Profile> MeasureProfile(const std::shared_ptr<Model>& model, const Engi
         FS_RETURN_IF_ERROR(Compare(&bench, at(0, std::min<int64_t>(kQualityTokens + 1, context)), mode, r.plan, &meter,
                                    &copied_right));
         const ApproximationError e = meter.error();
-        const double copied = static_cast<double>(std::min<int64_t>(kQualityTokens, context) / kCompared * kCompared);
+        const int64_t compared = std::min<int64_t>(kQualityTokens, context) / kCompared * kCompared;  // whole chunks
+        const auto copied = static_cast<double>(compared);
         profile.quality.push_back({mode, context, e.rows, e.flip_rate, e.kl_mean, meter.kl_p99(), e.substitution_p99,
                                    std::max(0.0, (copied_right[0] - copied_right[1]) / std::max(copied, 1.0))});
         for (const int rows : kRows) {
