@@ -66,7 +66,7 @@ TEST(PageArena, BuffersOutliveItAndShareNothing) {
       EXPECT_GE(b->size(), size);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(b->data()) % 64, 0u);
       for (size_t i = 0; i < size; i += 61) ASSERT_EQ(static_cast<int>(b->data()[i]), 0);
-      std::memset(b->data(), 1, size);
+      if (size > 0) std::memset(b->data(), 1, size);
       buffers.push_back(std::move(*b));
     }
   }
