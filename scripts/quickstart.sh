@@ -28,7 +28,7 @@ if ! echo "$want  $model" | sha256sum --check --status 2>/dev/null; then
 fi
 
 text=data/esther.txt
-question="Who was the father of Haman?"
+question="Who laid a tribute upon the land, and upon the isles of the sea?"
 say "reading $text ($(wc -w <"$text") words) and asking: $question"
 ask() {
   printf '\n--- %s\n' "$1"
