@@ -211,7 +211,7 @@ TEST(Shipped, ReferenceIsTheTrainersReference) {
   for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectShipped(name, true, 0, 0, 5e-3);
 }
 TEST(Shipped, FastBackendStaysClose) {
-  for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectShipped(name, false, 0, 1, 0.5);
+  for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectShipped(name, false, 0, 2, 0.5);
 }
 // Logits and lists of the first `length` of 2,048 held-out tokens (both models have one tokenizer), read in chunks.
 void ExpectChunksAgree(const std::string& name, size_t length, const std::vector<int>& chunks) {
@@ -229,12 +229,12 @@ TEST(Shipped, ChunksGiveTheSameBitsAndLists) { ExpectChunksAgree("nsa-35m", 704,
 TEST(Shipped, DISABLED_ChunksOfAnySizeGiveTheSameBitsAndLists) {
   for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectChunksAgree(name, 2048, {1, 2, 3, 5, 8, 17});
 }
-// 8,192 tokens, and 2,048 in double, take minutes: --gtest_also_run_disabled_tests.
-TEST(Shipped, DISABLED_BothAtLength) {
-  for (const char* name : {"nsa-35m", "infllm-32m"}) {
-    ExpectShipped(name, false, 2, 2, 0.5);
-    ExpectShipped(name, true, 1, 2, 5e-3);
-  }
+// Too long for every run; --gtest_also_run_disabled_tests. In double 2,048 tokens take minutes, 8,192 many.
+TEST(Shipped, DISABLED_ReferenceIsTheTrainersReferenceAt2048) {
+  for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectShipped(name, true, 1, 1, 5e-3);
+}
+TEST(Shipped, DISABLED_ReferenceIsTheTrainersReferenceAt8192) {
+  for (const char* name : {"nsa-35m", "infllm-32m"}) ExpectShipped(name, true, 2, 2, 5e-3);
 }
 
 TEST(NsaPolicy, OtherPoliciesAreRefusedByName) {
