@@ -135,11 +135,16 @@ class Cli(unittest.TestCase):
 
     def test_every_mistake_gets_one_sentence(self):
         m = ("-m", self.model)
-        self.refused("run", *m, words=("nothing to read",))
+        self.refused("run", *m, code=2, words=("nothing to read",))
         self.refused("run", *m, "-f", "absent.txt", words=("absent.txt",))
         self.refused("run", *m, "-f", "text.txt", "-c", "100", words=("880", "100"))
         self.refused("run", *m, "-p", "x", "--chat", words=("chat template",))
-        self.refused("run", *m, "-p", "x", "--temp", "-1", words=("temperature",))
+        self.refused("run", *m, "-p", "x", "--temp", "-1", code=2, words=("temperature",))
+        self.refused("run", *m, "-p", "x", "--temp", "hot", code=2, words=("number", "--temp", "hot"))
+        for flag, value in (("-n", "-2"), ("-n", "99999999999999999999"), ("-n", "1.5"), ("-c", "1e3"), ("-s", "-1"),
+                            ("-s", "18446744073709551616"), ("--prefill-chunk", "0"), ("--draft-max", "65")):
+            self.refused("run", *m, "-p", "x", flag, value, code=2, words=("whole number", value))
+        self.refused("bench", *m, "-p", "-10", code=2, words=("--n-prompt", "-10"))
         self.refused("run", *m, "-p", "x", "--attention", "psychic", code=2, words=("psychic", "sketch"))
         self.refused("run", *m, "-p", "x", "--block-size", "65", code=2, words=("65",))
         self.refused("run", *m, "-p", "x", "--sparse-phase", "never", code=2, words=("never",))
@@ -152,7 +157,7 @@ class Cli(unittest.TestCase):
         self.refused("run", "-p", "x", code=2, words=("--model",))
         self.refused("run", *m, "--no-such-flag", code=2, words=("no-such-flag",))
         self.refused("fly", code=2)
-        self.refused(code=2)
+        self.refused(code=2, words=("run", "chat", "--help"))
         self.refused("eval", *m, "guess", "-f", "text.txt", code=2, words=("guess",))
         self.refused("bench", *m, "-o", "xml", code=2, words=("xml",))
         self.refused("trace-view", "text.txt", words=("trace",))

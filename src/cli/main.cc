@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <new>
 
 #include "cli/commands.h"
+#include "cli/flags.h"
 #include "cli/train_forecast.h"
 
 namespace farsight::cli {
@@ -11,7 +13,7 @@ namespace {
 
 void AddModel(CLI::App* app, ModelArgs* a) {
   app->add_option("-m,--model", a->model, "Model: a path, or a name in $FARSIGHT_MODELS or models/")->required();
-  app->add_option("-t,--threads", a->threads, "Threads (0: one for each processor)")->check(CLI::Range(0, 1024));
+  app->add_option("-t,--threads", a->threads, "Threads (0: one for each processor)")->check(WholeNumber(0, 1024));
   app->add_option("--isa", a->isa, "Instruction set: best, avx512, avx2, scalar");
   app->add_flag("--reference", a->reference, "Run on the slow double-precision reference backend");
 }
@@ -24,16 +26,21 @@ void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* pol
     app->add_option("--attention", a->policy, help);
   }
   app->add_option("--sparse-phase", a->phase, "Where a sparse policy applies: decode or all");
-  app->add_option("--block-size", a->values.block_size, "Tokens of a block: 16, 32, 64, 128, 256");
-  app->add_option("--top-k-blocks", a->values.top_k_blocks, "Blocks a query attends to, forced ones included");
-  app->add_option("--init-blocks", a->values.init_blocks, "First blocks that are always attended");
-  app->add_option("--local-window", a->values.local_window, "Newest tokens that are always attended");
-  app->add_option("--dense-below", a->values.dense_below, "Contexts shorter than this are attended densely");
-  app->add_option("--dense-layers", a->values.dense_layers, "First layers that always attend densely");
-  app->add_option("--kernel-size", a->values.kernel_size, "infllm2: tokens of a pooled window");
-  app->add_option("--kernel-stride", a->values.kernel_stride, "infllm2: tokens between windows");
+  app->add_option("--block-size", a->values.block_size, "Tokens of a block: 16, 32, 64, 128, 256")
+      ->check(WholeNumber(16, 256));
+  app->add_option("--top-k-blocks", a->values.top_k_blocks, "Blocks a query attends to, forced ones included")
+      ->check(Tokens(1));
+  app->add_option("--init-blocks", a->values.init_blocks, "First blocks that are always attended")->check(Tokens(0));
+  app->add_option("--local-window", a->values.local_window, "Newest tokens that are always attended")->check(Tokens(0));
+  app->add_option("--dense-below", a->values.dense_below, "Contexts shorter than this are attended densely")
+      ->check(Tokens(0));
+  app->add_option("--dense-layers", a->values.dense_layers, "First layers that always attend densely")
+      ->check(Tokens(0));
+  app->add_option("--kernel-size", a->values.kernel_size, "infllm2: tokens of a pooled window")->check(Tokens(1));
+  app->add_option("--kernel-stride", a->values.kernel_stride, "infllm2: tokens between windows")->check(Tokens(1));
   app->add_option("--forecast", a->forecast, "sparda: file of Forecast projections (default: beside the model)");
-  app->add_option("--sketch-bits", a->values.sketch_bits, "sketch: bits a channel, 1, 2 or 4");
+  app->add_option("--sketch-bits", a->values.sketch_bits, "sketch: bits a channel, 1, 2 or 4")
+      ->check(WholeNumber(1, 4));
 }
 
 void AddRun(CLI::App* app, RunArgs* a) {
@@ -42,9 +49,10 @@ void AddRun(CLI::App* app, RunArgs* a) {
   app->add_option("-f,--file", a->file, "Text to read; - is standard input");
   app->add_option("-p,--prompt", a->prompt, "Prompt, or the question about the file");
   app->add_option("--system", a->system, "System message (chat)");
-  app->add_option("-n,--predict", a->max_tokens, "Tokens to write (-1: until the end or the context is full)");
-  app->add_option("-c,--ctx-size", a->context, "Context in tokens (0: the model's)");
-  app->add_option("--prefill-chunk", a->prefill_chunk, "Prompt tokens of one step");
+  app->add_option("-n,--predict", a->max_tokens, "Tokens to write (-1: until the end or the context is full)")
+      ->check(Tokens(-1));
+  app->add_option("-c,--ctx-size", a->context, "Context in tokens (0: the model's)")->check(Tokens(0));
+  app->add_option("--prefill-chunk", a->prefill_chunk, "Prompt tokens of one step")->check(WholeNumber(1, 65536));
   app->add_option("--kv-type", a->kv_type, "Type of cached keys and values: f32, f16, bf16");
   app->add_option("--kv-memory", a->kv.memory,
                   "Memory for keys and values (64M, 1G); the others lie in a file and are read when they are attended");
@@ -56,9 +64,10 @@ void AddRun(CLI::App* app, RunArgs* a) {
   app->add_option("--draft", a->draft,
                   "Guess tokens and check several at once, which never changes the text: auto, off, ngram, suffix, "
                   "model:NAME or auto:NAME (a small model with the same tokenizer)");
-  app->add_option("--draft-max", a->draft_max, "Guessed tokens of a step at most");
+  app->add_option("--draft-max", a->draft_max, "Guessed tokens of a step at most")->check(WholeNumber(1, 64));
   app->add_option("--draft-tree", a->draft_tree, "Guesses after a token at each depth, such as 3,2,1: drafts are trees")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->check(WholeNumber(1, 64));
   app->add_option("--precision", a->precision,
                   "What drafts may change for less work, where a profile found it good enough: strict (nothing), "
                   "reuse, shared, shared+reuse");
@@ -66,16 +75,18 @@ void AddRun(CLI::App* app, RunArgs* a) {
                   "--draft auto: file written by farsight profile (default: where that command puts it)");
   SamplingParams& s = a->sampling;
   app->add_option("--temp", s.temperature, "Temperature (0: the most probable token)");
-  app->add_option("--top-k", s.top_k, "Keep the k most probable tokens (0: all)");
+  app->add_option("--top-k", s.top_k, "Keep the k most probable tokens (0: all)")->check(Tokens(0));
   app->add_option("--top-p", s.top_p, "Keep the fewest tokens that reach this probability");
   app->add_option("--min-p", s.min_p, "Drop tokens below this times the most probable");
   app->add_option("--repeat-penalty", s.repetition_penalty, "Repetition penalty");
   app->add_option("--presence-penalty", s.presence_penalty, "Presence penalty");
   app->add_option("--frequency-penalty", s.frequency_penalty, "Frequency penalty");
-  app->add_option("--repeat-last-n", s.penalty_window, "Tokens the penalties look back (0: none, -1: all)");
-  app->add_option("-s,--seed", s.seed, "Seed of the random draws");
+  app->add_option("--repeat-last-n", s.penalty_window, "Tokens the penalties look back (0: none, -1: all)")
+      ->check(Tokens(-1));
+  app->add_option("-s,--seed", s.seed, "Seed of the random draws")->check(Seed());
   app->add_option("--logprobs", s.top_logprobs,
-                  "Report the chosen token's and this many top log probabilities (--json)");
+                  "Report the chosen token's and this many top log probabilities (--json)")
+      ->check(WholeNumber(0, 1000));
   app->add_option("--stop", a->stop, "End the answer before this text; may be repeated")->allow_extra_args(false);
   app->add_flag("--ignore-eos", a->ignore_eos, "Go on after an end token");
 }
@@ -120,13 +131,18 @@ int Main(int argc, char** argv) {
   AddModel(bench_app, &bench.model);
   bench_app->remove_option(bench_app->get_option("--threads"));
   AddAttention(bench_app, &bench.attention, &bench.policies);
-  bench_app->add_option("-p,--n-prompt", bench.prompt, "Prompt lengths")->delimiter(',');
-  bench_app->add_option("-n,--n-gen", bench.generate, "Tokens to write")->delimiter(',');
-  bench_app->add_option("-d,--n-depth", bench.depth, "Tokens in the cache beforehand")->delimiter(',');
-  bench_app->add_option("-t,--threads", bench.threads, "Thread counts")->delimiter(',')->check(CLI::Range(1, 1024));
-  bench_app->add_option("--parallel", bench.parallel, "Sequences that write at once")->delimiter(',');
-  bench_app->add_option("-r,--repetitions", bench.repeat, "Repetitions after one warm-up")->check(CLI::Range(1, 1000));
-  bench_app->add_option("--prefill-chunk", bench.prefill_chunk, "Prompt tokens of one step");
+  bench_app->add_option("-p,--n-prompt", bench.prompt, "Prompt lengths")->delimiter(',')->check(Tokens(0));
+  bench_app->add_option("-n,--n-gen", bench.generate, "Tokens to write")->delimiter(',')->check(Tokens(0));
+  bench_app->add_option("-d,--n-depth", bench.depth, "Tokens in the cache beforehand")
+      ->delimiter(',')
+      ->check(Tokens(0));
+  bench_app->add_option("-t,--threads", bench.threads, "Thread counts")->delimiter(',')->check(WholeNumber(1, 1024));
+  bench_app->add_option("--parallel", bench.parallel, "Sequences that write at once")
+      ->delimiter(',')
+      ->check(WholeNumber(1, 4096));
+  bench_app->add_option("-r,--repetitions", bench.repeat, "Repetitions after one warm-up")->check(WholeNumber(1, 1000));
+  bench_app->add_option("--prefill-chunk", bench.prefill_chunk, "Prompt tokens of one step")
+      ->check(WholeNumber(1, 65536));
   bench_app->add_option("--kv-type", bench.kv_type, "Type of cached keys and values: f32, f16, bf16");
   bench_app->add_option("--kv-memory", bench.kv_memory, "Memory for keys and values: sizes (64M), or all")
       ->delimiter(',');
@@ -167,11 +183,11 @@ int Main(int argc, char** argv) {
   profile_app->add_option("--draft-model", profile.draft, "Also measure this small model with the same tokenizer");
   profile_app->add_option("-c,--contexts", profile.contexts, "Lengths in tokens to measure at")
       ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24));
+      ->check(Tokens(1));
   profile_app->add_option("--precision", profile.precision,
                           "Also compare the approximations of this class: reuse, shared, shared+reuse");
   profile_app->add_option("-r,--repetitions", profile.repeat, "Of every time, after one warm-up")
-      ->check(CLI::Range(1, 1000));
+      ->check(WholeNumber(1, 1000));
   profile_app->add_option("--kv-type", profile.kv_type, "Type of cached keys and values: f32, f16, bf16");
   profile_app->add_option("-o,--output", profile.output, "File to write (default: one in the user's cache folder)");
 
@@ -180,8 +196,17 @@ int Main(int argc, char** argv) {
   view_app->add_option("trace", view.trace, "File written by run --trace")->required();
   view_app->add_option("-o,--output", view.output, "Page to write (the trace's name with .html)");
 
+  if (argc < 2) {
+    std::string names;
+    for (const CLI::App* sub : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + sub->get_name();
+    fmt::print(stderr, "farsight: a command was expected: {}; farsight --help says more\n", names);
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ConversionError& e) {  // of the numbers only fractions are converted unchecked
+    fmt::print(stderr, "farsight: a number was expected ({})\n", e.what());
+    return kExitUsage;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
     fmt::print(stderr, "farsight: {}\n", e.what());
@@ -205,4 +230,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace farsight::cli
 
-int main(int argc, char** argv) { return farsight::cli::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return farsight::cli::Main(argc, argv);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "farsight: the machine has not enough memory for this\n");
+    return farsight::cli::kExitError;
+  }
+}

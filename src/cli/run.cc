@@ -26,6 +26,7 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
   o.draft_tree = args.draft_tree;
   FS_ASSIGN_OR_RETURN(o.precision, ParsePrecisionClass(args.precision));
   FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(args.draft.substr(0, args.draft.find(':'))));
+  FS_RETURN_IF_ERROR(Validate(args.sampling));
   return o;
 }
 
@@ -58,7 +59,7 @@ StatusOr<std::string> UserText(const RunArgs& args) {
 
 StatusOr<std::vector<int32_t>> PromptTokens(const RunArgs& args, const Model& model, bool chat) {
   FS_ASSIGN_OR_RETURN(const std::string text, UserText(args));
-  if (text.empty()) return InvalidArgument("there is nothing to read: give a file with -f, a prompt with -p, or both");
+  if (text.empty()) return InvalidArgument("'" + args.file + "' holds no text");
   if (!chat) return model.Tokenize(text);
   std::vector<ChatMessage> messages;
   if (!args.system.empty()) messages.push_back({"system", args.system});
@@ -216,6 +217,10 @@ StatusOr<Completion> Drive(Engine& engine, Request request) {
 
 int Run(const RunArgs& args) {
   CatchInterrupt();
+  if (args.file.empty() && args.prompt.empty()) {
+    (void)Fail(InvalidArgument("there is nothing to read: give a file with -f, a prompt with -p, or both"));
+    return kExitUsage;
+  }
   auto options = EngineOptionsOf(args);
   if (!options.ok()) {
     (void)Fail(options.status());

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "cli/flags.h"
 #include "engine/model_impl.h"
 #include "io/env.h"
 #include "io/gguf.h"
@@ -295,32 +296,41 @@ void PrintResult(const TrainForecastArgs& args, const Run& run, const ForecastPa
 
 void AddTrainForecast(CLI::App* app, TrainForecastArgs* a) {
   app->add_option("-m,--model", a->model.model, "Model: a path, or a name in $FARSIGHT_MODELS or models/")->required();
-  app->add_option("-t,--threads", a->model.threads, "Threads (0: one for each processor)")->check(CLI::Range(0, 1024));
+  app->add_option("-t,--threads", a->model.threads, "Threads (0: one for each processor)")->check(WholeNumber(0, 1024));
   app->add_option("--isa", a->model.isa, "Instruction set of the model: best, avx512, avx2, scalar");
   app->add_option("--text", a->text, "Text files to train on")->required();
   app->add_option("-o,--output", a->output, "Forecast file to write")->required();
   app->add_option("--val-text", a->val_text, "Text files to validate on (default: the end of the training text)");
-  app->add_option("--val-sequences", a->val_sequences, "Sequences to validate on");
-  app->add_option("--seq-len", a->seq_len, "Tokens of a sequence");
-  app->add_option("--steps", a->steps, "Updates");
-  app->add_option("--batch", a->batch, "Sequences of an update");
-  app->add_option("--rows", a->rows, "Tokens of each sequence to train on, drawn anew (0: all)");
+  app->add_option("--val-sequences", a->val_sequences, "Sequences to validate on")
+      ->check(WholeNumber<int64_t>(1, 1 << 20));
+  app->add_option("--seq-len", a->seq_len, "Tokens of a sequence")->check(Tokens(1));
+  app->add_option("--steps", a->steps, "Updates")->check(WholeNumber<int64_t>(1, int64_t{1} << 40));
+  app->add_option("--batch", a->batch, "Sequences of an update")->check(WholeNumber<int64_t>(1, 1 << 20));
+  app->add_option("--rows", a->rows, "Tokens of each sequence to train on, drawn anew (0: all)")->check(Tokens(0));
   app->add_option("--lr", a->lr, "Learning rate at its highest");
   app->add_option("--lr-end", a->lr_end, "Share of it that is left at the end");
-  app->add_option("--warmup", a->warmup, "Updates until it is reached");
+  app->add_option("--warmup", a->warmup, "Updates until it is reached")
+      ->check(WholeNumber<int64_t>(0, int64_t{1} << 40));
   app->add_option("--teacher", a->teacher, "model: the model's own selection; fine: a finer view of the attention");
   app->add_option("--init", a->init, "Start from the model's queries or from random weights: query, random");
   app->add_option("--attention", a->attention.policy,
                   "Whose keys are forecast: model (as trained; sketch for a dense model), infllm2, sketch");
-  app->add_option("--block-size", a->attention.values.block_size, "Tokens of a block: 16, 32, 64, 128, 256");
-  app->add_option("--top-k-blocks", a->attention.values.top_k_blocks, "Blocks of a list, forced ones included");
-  app->add_option("--init-blocks", a->attention.values.init_blocks, "First blocks that are always attended");
-  app->add_option("--local-window", a->attention.values.local_window, "Newest tokens that are always attended");
-  app->add_option("--sketch-bits", a->attention.values.sketch_bits, "sketch: bits a channel, 1, 2 or 4");
+  app->add_option("--block-size", a->attention.values.block_size, "Tokens of a block: 16, 32, 64, 128, 256")
+      ->check(WholeNumber(16, 256));
+  app->add_option("--top-k-blocks", a->attention.values.top_k_blocks, "Blocks of a list, forced ones included")
+      ->check(Tokens(1));
+  app->add_option("--init-blocks", a->attention.values.init_blocks, "First blocks that are always attended")
+      ->check(Tokens(0));
+  app->add_option("--local-window", a->attention.values.local_window, "Newest tokens that are always attended")
+      ->check(Tokens(0));
+  app->add_option("--sketch-bits", a->attention.values.sketch_bits, "sketch: bits a channel, 1, 2 or 4")
+      ->check(WholeNumber(1, 4));
   app->add_option("--type", a->type, "Type of the written weights: bf16, f32");
-  app->add_option("-s,--seed", a->seed, "Seed of the order, the rows and random weights");
-  app->add_option("--eval-every", a->eval_every, "Updates between validations (0: only before and after)");
-  app->add_option("--save-every", a->save_every, "Updates between savings of the state, OUTPUT.state (0: never)");
+  app->add_option("-s,--seed", a->seed, "Seed of the order, the rows and random weights")->check(Seed());
+  app->add_option("--eval-every", a->eval_every, "Updates between validations (0: only before and after)")
+      ->check(WholeNumber<int64_t>(0, int64_t{1} << 40));
+  app->add_option("--save-every", a->save_every, "Updates between savings of the state, OUTPUT.state (0: never)")
+      ->check(WholeNumber<int64_t>(0, int64_t{1} << 40));
   app->add_flag("--resume", a->resume, "Go on from OUTPUT.state; the result is the same bit for bit");
   app->add_flag("--json", a->json, "Print the result as JSON");
 }
