@@ -162,6 +162,15 @@ class Cli(unittest.TestCase):
         self.refused("bench", *m, "-o", "xml", code=2, words=("xml",))
         self.refused("trace-view", "text.txt", words=("trace",))
 
+    def test_output_that_cannot_be_written_is_an_error(self):
+        for args in (("run", "-p", "x", "-n", "3"), ("run", "-p", "x", "-n", "3", "--json"), ("inspect",),
+                     ("tokenize", "-p", "x"), ("bench", "-p", "16", "-n", "0", "-r", "1")):
+            with open("/dev/full", "wb") as full:
+                p = subprocess.run([FARSIGHT, args[0], "-m", self.model, *args[1:]], stdout=full,
+                                   stderr=subprocess.PIPE, cwd=self.dir, encoding="utf-8", timeout=60)
+            self.assertEqual(p.returncode, 1, p.stderr)
+            self.assertIn("could not be written", p.stderr)
+
     def test_damaged_models_are_refused(self):
         good = pathlib.Path(self.model).read_bytes()
         for name, data in (("cut.gguf", good[:-4096]), ("cut1.gguf", good[:-1]), ("head.gguf", good[:100]),

@@ -1,5 +1,5 @@
-// Checks of flag values: a mistake is told before a model is loaded, in words of the flag. CLI11 by itself takes numbers
-// beyond 64 bits as the largest there is.
+// Checks of flag values: a mistake is told before a model is loaded, in words of the flag. CLI11 by itself takes
+// numbers beyond 64 bits as the largest there is.
 #ifndef FARSIGHT_CLI_FLAGS_H_
 #define FARSIGHT_CLI_FLAGS_H_
 

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
 #include <new>
 
 #include "cli/commands.h"
@@ -232,9 +234,13 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return farsight::cli::Main(argc, argv);
+    const int code = farsight::cli::Main(argc, argv);
+    std::cout.flush();
+    const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+    if (written || farsight::cli::Interrupted()) return code;
+    fmt::print(stderr, "farsight: standard output could not be written\n");
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "farsight: the machine has not enough memory for this\n");
-    return farsight::cli::kExitError;
   }
+  return farsight::cli::kExitError;
 }
