@@ -150,7 +150,8 @@ class Cli(unittest.TestCase):
         self.refused("run", *m, "-p", "x", "--sparse-phase", "never", code=2, words=("never",))
         self.refused("run", *m, "-p", "x", "--kv-type", "q9", code=2, words=("q9",))
         self.refused("run", *m, "-p", "x", "--kv-memory", "much", code=2, words=("much", "64M"))
-        self.refused("run", *m, "-p", "x", "--kv-memory", "4K", words=("4096", "at least"))
+        for size, bytes_ in (("4K", "4096"), ("1K", "1024")):
+            self.refused("run", *m, "-p", "x", "--kv-memory", size, words=(bytes_ + " bytes", "at least"))
         self.refused("run", *m, "-p", "x", "--kv-file", "kv", code=2, words=("--kv-memory",))
         self.refused("run", *m, "-p", "x", "--kv-memory", "1M", "--kv-file", "/no/such/kv", words=("/no/such",))
         self.refused("run", *m, "-p", "x", "--isa", "mmx", words=("mmx",))

@@ -35,7 +35,7 @@ StatusOr<std::unique_ptr<TieredCache>> TieredCache::Create(const TieredCacheShap
   const int64_t slots = static_cast<int64_t>(pool.size() / shape.page_bytes);
   const int64_t least = MinimumSlots(shape, options);
   if (slots < least) {
-    return ResourceExhausted("a memory of " + std::to_string(pool.size()) +
+    return ResourceExhausted("a memory of " + std::to_string(options.memory_bytes) +
                              " bytes for keys and values is too small; at least " +
                              std::to_string(static_cast<uint64_t>(least) * shape.page_bytes) + " bytes are needed");
   }
