@@ -208,7 +208,8 @@ class Bench {
                 pool_.num_threads(), fma_gflops_);
     for (const int context : {16384, 32768, 65536}) {
       const std::string name = "/context:" + std::to_string(context);
-      if (!only_.empty() && only_.find("/context:") == 0 && name != only_.substr(0, name.size())) continue;
+      const size_t at = only_.find("/context:");
+      if (at != std::string::npos && name != only_.substr(at, name.size())) continue;
       Layers layers(*backend_, context);
       if (!layers.ok()) return 1;
       for (const int rows : {4, 8, 16, 64}) {
@@ -230,7 +231,9 @@ class Bench {
   bool Case(Layers& layers, int context, int rows, double wanted) {
     const std::string name = "/context:" + std::to_string(context) + "/rows:" + std::to_string(rows) +
                              "/overlap:" + std::to_string(wanted).substr(0, 3);
-    if (name.find(only_) == std::string::npos) return true;
+    const auto wanted_here = [&](const std::string& branch) {
+      return (branch + name).find(only_) != std::string::npos;
+    };
     layers.MakeLists(rows, (wanted * kTopK - 3) / (kTopK - 3), 11);
     double overlap = 0;
     const double blocks = layers.Union(rows, &overlap);
@@ -241,7 +244,12 @@ class Bench {
         {"selected", &Layers::Selected, blocks * layers.page_bytes(), products * kTopK * kBlock},
         {"window", &Layers::Window, window_blocks * kKvHeads * layers.page_bytes(), products * kWindow}};
     double alone_all = 0, together_all = 0, bound_all = 0;
+    bool whole = true;
     for (const Branch& b : branches) {
+      if (!wanted_here(b.name)) {
+        whole = false;
+        continue;
+      }
       const auto run = [&](int group) {
         return timer_.Median([&] {
           for (int l = 0; l < layers.layers(); ++l) (layers.*b.run)(l, rows, group);
@@ -260,7 +268,7 @@ class Bench {
       Print(b.name + name, overlap, alone, together, bound);
       alone_all += alone, together_all += together, bound_all += bound;
     }
-    Print("all" + name, overlap, alone_all, together_all, bound_all);
+    if (whole) Print("all" + name, overlap, alone_all, together_all, bound_all);
     return true;
   }
 

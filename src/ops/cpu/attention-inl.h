@@ -10,6 +10,7 @@ namespace farsight {
 namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
+constexpr int kAnyRows = __INT_MAX__;
 
 struct ElemF32 {
   static constexpr int kBytes = 4;
@@ -106,8 +107,8 @@ void Product(const float* const* a, float* const* c, int m, const float* panels,
 // kRows rows of a times kVecs vectors of columns that lie as they were stored: each is converted once, and sums of many
 // columns run side by side, since few rows alone would wait for the multiply-adds.
 template <class Elem, int kRows, int kVecs>
-FS_INLINE void FewColumns(const float* const* a, float* const* c, const uint8_t* b, int64_t row_bytes, int at, int k,
-                          const float* keep, const uint8_t* next) {
+FS_INLINE void StoredColumns(const float* const* a, float* const* c, const uint8_t* b, int64_t row_bytes, int at, int k,
+                             const float* keep, const uint8_t* next) {
   Vec::F acc[kRows][kVecs];
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kVecs; ++v) {
@@ -132,55 +133,55 @@ FS_INLINE void FewColumns(const float* const* a, float* const* c, const uint8_t*
 }
 
 template <class Elem, int kRows>
-void FewRows(const FewProduct& p) {
+void StoredRows(const StoredProduct& p) {
   const int64_t row_bytes = p.ldb * Elem::kBytes;
   const auto* b = reinterpret_cast<const uint8_t*>(p.b);
   const auto* next = reinterpret_cast<const uint8_t*>(p.next);
   constexpr int kWide = 4 * Vec::kLanes;
   int at = 0;
   for (; at + kWide <= p.n; at += kWide, b += kWide * Elem::kBytes, next += kWide * Elem::kBytes) {
-    FewColumns<Elem, kRows, 4>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
+    StoredColumns<Elem, kRows, 4>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
   }
   for (; at < p.n; at += 16, b += 16 * Elem::kBytes, next += 16 * Elem::kBytes) {
-    FewColumns<Elem, kRows, 16 / Vec::kLanes>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
+    StoredColumns<Elem, kRows, 16 / Vec::kLanes>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
   }
 }
+
+// Rows whose sums the registers hold together. With sixteen lanes a page is best read as it lies, whatever the number
+// of rows: converting it again for every six of them costs less than writing it out wide and reading that. With eight
+// lanes a conversion serves too few products, so that many rows pack first.
+constexpr int kStoredBand = Vec::kLanes == 16 ? 6 : 4;
+constexpr int kStoredRows = Vec::kLanes == 16 ? kAnyRows : kStoredBand;
 
 template <class Elem>
-void ProductOfFew(const FewProduct& p) {
-  static_assert(kMaxFewRows == 4);
-  switch (p.m) {
-    case 1:
-      return FewRows<Elem, 1>(p);
-    case 2:
-      return FewRows<Elem, 2>(p);
-    case 3:
-      return FewRows<Elem, 3>(p);
-    default:
-      return FewRows<Elem, 4>(p);
+void ProductOfStored(const StoredProduct& whole) {
+  for (StoredProduct p = whole; p.m > 0; p.m -= kStoredBand) {
+    switch (p.m) {
+      case 1:
+        return StoredRows<Elem, 1>(p);
+      case 2:
+        return StoredRows<Elem, 2>(p);
+      case 3:
+        return StoredRows<Elem, 3>(p);
+      case 4:
+        return StoredRows<Elem, 4>(p);
+      case 5:
+        return StoredRows < Elem, kStoredBand == 6 ? 5 : 4 > (p);
+      default:
+        StoredRows<Elem, kStoredBand>(p);
+    }
+    p.a += kStoredBand;
+    p.c += kStoredBand;
+    if (p.keep != nullptr) p.keep += kStoredBand;
+    p.next = p.b;
   }
 }
 
-template <int kRows>
-FS_INLINE void DotOne(const float* const* a, float* const* c, int j, const float* row, int k) {
-  Vec::F acc[kRows];
-  for (int i = 0; i < kRows; ++i) acc[i] = Vec::Set(0);
-  for (int d = 0; d < k; d += Vec::kLanes) {
-    const Vec::F x = Vec::Load(row + d);
-    for (int i = 0; i < kRows; ++i) acc[i] = Vec::MulAdd(Vec::Load(a[i] + d), x, acc[i]);
-  }
-  for (int i = 0; i < kRows; ++i) c[i][j] = Vec::Sum(acc[i]);
-}
-
-template <class Elem>
-void DotRows(const float* const* a, float* const* c, int m, const std::byte* b, int n, int k) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(b);
-  for (int j = 0; j < n; ++j, bytes += k * Elem::kBytes) {
-    float row[256];
-    for (int d = 0; d < k; d += Vec::kLanes) Vec::Store(Elem::Load(bytes + d * Elem::kBytes), row + d);
-    int i = 0;
-    for (; i + 4 <= m; i += 4) DotOne<4>(a + i, c + i, j, row, k);
-    for (; i < m; ++i) DotOne<1>(a + i, c + i, j, row, k);
+void Turn16(const std::byte* const* rows, int n, int k, std::byte* out, int64_t ld) {
+  for (int e = 0; e < n; e += 8) {
+    const uint8_t* from[8];
+    for (int i = 0; i < 8; ++i) from[i] = reinterpret_cast<const uint8_t*>(rows[e + i]);
+    for (int d = 0; d < k; d += 8) Vec::Turn8(from, 2 * d, reinterpret_cast<uint8_t*>(out) + 2 * (d * ld + e), 2 * ld);
   }
 }
 
@@ -327,16 +328,18 @@ float MaxValue(const float* x, int n) {
   return top;
 }
 
-constexpr AttentionKernels kAttentionKernels = {{Pack<ElemF32>, Pack<ElemF16>, Pack<ElemBf16>},
-                                                {Widen<ElemF32>, Widen<ElemF16>, Widen<ElemBf16>},
-                                                {Narrow<ElemF32>, Narrow<ElemF16>, Narrow<ElemBf16>},
-                                                Product,
-                                                {ProductOfFew<ElemF32>, ProductOfFew<ElemF16>, ProductOfFew<ElemBf16>},
-                                                {DotRows<ElemF32>, DotRows<ElemF16>, DotRows<ElemBf16>},
-                                                SoftmaxRows,
-                                                ExpSum,
-                                                MaxValue,
-                                                SketchBlock};
+constexpr AttentionKernels kAttentionKernels = {
+    {Pack<ElemF32>, Pack<ElemF16>, Pack<ElemBf16>},
+    {Widen<ElemF32>, Widen<ElemF16>, Widen<ElemBf16>},
+    {Narrow<ElemF32>, Narrow<ElemF16>, Narrow<ElemBf16>},
+    Product,
+    {ProductOfStored<ElemF32>, ProductOfStored<ElemF16>, ProductOfStored<ElemBf16>},
+    kStoredRows,
+    Turn16,
+    SoftmaxRows,
+    ExpSum,
+    MaxValue,
+    SketchBlock};
 
 }  // namespace
 }  // namespace farsight

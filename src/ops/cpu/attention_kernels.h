@@ -45,13 +45,10 @@ struct SoftmaxBlock {
   float* keep = nullptr;
 };
 
-// Rows of a product that reads a page as it lies there: unpacking it first pays for more.
-inline constexpr int kMaxFewRows = 4;
-
-// c[i][0, n) = (keep == null ? 0 : c[i] * keep[i]) + sum over j < k of a[i][j] * b[j][0, n), for i < m <= kMaxFewRows,
-// with the arithmetic of AttentionKernels::product. ldb in elements; n is a multiple of 16. Lines of `next`, of the
-// shape of b, are asked for on the way; it is valid memory or b itself.
-struct FewProduct {
+// c[i][0, n) = (keep == null ? 0 : c[i] * keep[i]) + sum over j < k of a[i][j] * b[j][0, n), for i < m, b as it lies in
+// a page, with the arithmetic of AttentionKernels::product. ldb in elements; n is a multiple of 16. Lines of `next`, of
+// the shape of b, are asked for on the way; it is valid memory or b itself.
+struct StoredProduct {
   const float* const* a = nullptr;
   float* const* c = nullptr;
   int m = 0;
@@ -75,10 +72,10 @@ struct AttentionKernels {
   // on m.
   void (*product)(const float* const* a, float* const* c, int m, const float* b, int n, int k, bool accumulate,
                   const float* keep);
-  void (*product_few[3])(const FewProduct& p);  // b of f32, f16 or bf16 (in this order)
-  // c[i][j] = a[i][0, k) . b[j][0, k) for i < m, j < n; rows of b are k apart, of f32, f16 or bf16 (in this order). k
-  // is a multiple of 16, at most 256. A result does not depend on m or n.
-  void (*dot_rows[3])(const float* const* a, float* const* c, int m, const std::byte* b, int n, int k);
+  void (*product_stored[3])(const StoredProduct& p);  // b of f32, f16 or bf16 (in this order)
+  int stored_rows;                                    // m up to which product_stored is the faster one and may be used
+  // out[d * ld + e] = rows[e][d] for e < n, d < k, of 16 bits; both are multiples of 8.
+  void (*turn16)(const std::byte* const* rows, int n, int k, std::byte* out, int64_t ld);
   void (*softmax_rows)(const SoftmaxBlock& b);
   // x = exp(x - max) in place, returns the sum. Any n.
   float (*exp_sum)(float* x, int n, float max);

@@ -15,6 +15,9 @@ namespace farsight {
 inline constexpr int kTileQueries = 96;
 // Blocks whose pooled keys meet a tile of queries at once.
 inline constexpr int kPooledBlocks = 16;
+inline int64_t WholePools(int blocks) {  // blocks, rounded up to whole groups of these
+  return (static_cast<int64_t>(blocks) + kPooledBlocks - 1) / kPooledBlocks * kPooledBlocks;
+}
 
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxBlockTokens = 256;

@@ -120,7 +120,7 @@ Status CpuAttention::Reserve(const OpLimits& wanted) {
   const int64_t tile = TileWork::Floats(queries, l.head_dim, padded, l.block_tokens);
   // Selection: for each query of a group the scores of every token, then blocks and an order, then the queries in 8
   // bits or those of a tile with the pooled keys that meet them.
-  const int64_t tokens = static_cast<int64_t>(l.max_blocks) * l.block_tokens;
+  const int64_t tokens = WholePools(l.max_blocks) * l.block_tokens;
   const int64_t select = tokens * l.num_heads + 4 * static_cast<int64_t>(l.max_blocks) +
                          std::max(l.num_heads * (padded + 64), PooledFloats(l)) + 64;
   scratch_floats_ = static_cast<size_t>(RoundUp(std::max(tile, select), 16));
@@ -217,8 +217,8 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   const int type = TypeIndex(kv.dtype);
   const auto multiply = [&](int m, const std::byte* b, int64_t ldb, int n, int k, const float* keep,
                             const std::byte* next) {
-    if (m <= kMaxFewRows) {
-      return kernels_->product_few[type]({work.a, work.c, m, b, ldb, n, k, keep, next == nullptr ? b : next});
+    if (m <= kernels_->stored_rows) {
+      return kernels_->product_stored[type]({work.a, work.c, m, b, ldb, n, k, keep, next == nullptr ? b : next});
     }
     if (next != nullptr) Prefetch(next, static_cast<size_t>(elem * ldb * k));
     kernels_->pack[type](b, ldb, n, k, work.packed);

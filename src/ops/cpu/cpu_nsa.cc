@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "ops/cpu/attention_kernels.h"
 #include "ops/cpu/attention_pages.h"
@@ -12,6 +14,8 @@ namespace farsight {
 namespace {
 
 constexpr int kMaxDim = 256;
+constexpr float kLog2e = 1.44269504f;
+constexpr float kMasked = -1e30f;  // a score far below any other
 
 // Turns x at a position: forwards, or back with the table's magnitude taken out.
 void Turn(const SummaryView& s, int position, bool back, float* x) {
@@ -31,6 +35,21 @@ void Turn(const SummaryView& s, int position, bool back, float* x) {
 // How many stride-long units a window shares with a block when it starts `offset` units after it.
 int SharedUnits(int offset, int per_block, int units) {
   return std::max(0, std::min(units - 1, per_block - 1 - offset) - std::max(0, -offset) + 1);
+}
+
+// scores[b]: the masses of the windows that block b meets, each by the units that both share.
+void BlockMasses(const float* mass, int windows, int blocks, int per_block, int units, float* scores) {
+  float shared[2 * kMaxBlockTokens];
+  for (int i = 0; i < per_block + units - 1; ++i) {
+    shared[i] = static_cast<float>(SharedUnits(i - units + 1, per_block, units));
+  }
+  for (int b = 0; b < blocks; ++b) {
+    const int before = b * per_block - units + 1;  // the first window that reaches into the block
+    const int end = std::min(per_block + units - 1, windows - before);
+    float sum = 0;
+    for (int i = std::max(0, -before); i < end; ++i) sum += shared[i] * mass[before + i];
+    scores[b] = sum;
+  }
 }
 
 }  // namespace
@@ -74,9 +93,12 @@ void CpuAttention::CompressWindow(const SummariseParams& p, int seq, int head, i
   }
 }
 
-// Compressed branch and block choice of a tile and KV head. Entry e of block b, counted through, is window
-// b * (B / stride) + e - skip, as in PooledProducts. Scratch: window scores [queries][PooledStride], then as
-// BlockScratch, then queries, outputs and a group of blocks' values.
+// Compressed branch and block choice of a tile and KV head, one pass over the compressed keys and values in groups of
+// kPooledBlocks blocks, with a softmax that runs over the groups as attention's does over blocks; so a row's result
+// does not depend on the tile. Entry e of block b, counted through, is window b * (B / stride) + e - skip, as in
+// PooledProducts.
+//
+// Scratch: weights [groups][queries][entries of a group], then as BlockScratch, then what `take` hands out.
 void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const {
   const KvView& kv = p.kv;
   const SummaryView& s = p.summary;
@@ -85,96 +107,122 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   const int group = p.num_heads / kv.num_kv_heads;
   const int queries = tile.num_rows * group;
   const int per_block = kv.block_tokens / s.stride;
-  const int units = s.kernel / s.stride;
-  const int skip = units - 1;
+  const int skip = s.kernel / s.stride - 1;
   const int seq = p.rows.row_seq[tile.first_row];
-  const int64_t stride = PooledStride(p);
   const int64_t elem = ElemBytes(kv.dtype);
   const int type = TypeIndex(kv.dtype);
+  const int chunk = kPooledBlocks * per_block;  // entries of a group of blocks
   const auto windows_of = [&](int row) { return std::max(0, (p.rows.positions[row] + 1) / s.stride - skip); };
-  const int entries = windows_of(tile.first_row + tile.num_rows - 1) + skip;
-  const int num_blocks = entries == skip ? 0 : (entries + per_block - 1) / per_block;
+  const int most = windows_of(tile.first_row + tile.num_rows - 1);
+  const int entries = most == 0 ? 0 : most + skip;
+  const int chunks = (entries + chunk - 1) / chunk;
 
   float* scores = BlockScratch(group, kv.block_tokens, scratch);
-  float* at = scores + 4 * static_cast<int64_t>(limits_.max_blocks);
-  auto** a = reinterpret_cast<const float**>(at);
-  auto** c = reinterpret_cast<float**>(at + 2 * static_cast<int64_t>(queries));
-  float* q = at + 4 * static_cast<int64_t>(queries);
-  float* o = q + static_cast<int64_t>(queries) * padded;
-  float* panels = o + static_cast<int64_t>(queries) * padded;
-  auto* rows = reinterpret_cast<std::byte*>(panels + static_cast<int64_t>(kPooledBlocks) * per_block * padded);
+  float* free = scores + 4 * static_cast<int64_t>(limits_.max_blocks);
+  const auto take = [&free](int64_t n) { return std::exchange(free, free + n); };
+  auto** a = reinterpret_cast<const float**>(take(2 * static_cast<int64_t>(queries)));
+  auto** c = reinterpret_cast<float**>(take(2 * static_cast<int64_t>(queries)));
+  float* q = take(static_cast<int64_t>(queries) * padded);
+  float* o = take(static_cast<int64_t>(queries) * padded);
+  float* m = take(queries);
+  float* l = take(queries);
+  float* keep = take(queries);
+  auto* owner = reinterpret_cast<int*>(take(queries));
+  auto* count = reinterpret_cast<int*>(take(queries));
+  float* tops = take(static_cast<int64_t>(chunks) * queries);  // the largest score known after each group
+  float* mass = take(static_cast<int64_t>(chunks) * chunk);    // of the windows of a row
+  float* panels = take(static_cast<int64_t>(chunk) * padded);
+  auto** rows = reinterpret_cast<const std::byte**>(take(2 * static_cast<int64_t>(chunk)));
+  auto* keys = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));  // of a group, [padded][chunk]
+  auto* values = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));  // [chunk][padded]
+  const int64_t row_bytes = padded * elem;
+  const auto multiply = [&](int num, const std::byte* b, int64_t ldb, int n, int depth, const float* by) {
+    if (num <= kernels_->stored_rows) return kernels_->product_stored[type]({a, c, num, b, ldb, n, depth, by, b});
+    kernels_->pack[type](b, ldb, n, depth, panels);
+    kernels_->product(a, c, num, panels, n, depth, by != nullptr, by);
+  };
 
   for (int i = 0; i < queries; ++i) {
     const float* from =
         p.q + (tile.first_row + i / group) * p.q_stride + static_cast<int64_t>(head * group + i % group) * d;
     float* to = q + static_cast<int64_t>(i) * padded;
-    for (int j = 0; j < padded; ++j) to[j] = j < d ? from[j] * p.scale : 0.0f;
-    a[i] = to;
-  }
-  const auto page_of = [&](int block) { return SummaryPage(kv, s, PhysicalBlock(p.rows, seq, block), head); };
-  for (int block = 0; block < num_blocks; ++block) {
-    if (block + 2 < num_blocks) Prefetch(page_of(block + 2), s.page_bytes);
-    const int at_entry = block * per_block;
-    for (int i = 0; i < queries; ++i) c[i] = scratch + i * stride + at_entry;
-    // Entries that no window ends in yet hold whatever was there; they are behind every row's windows.
-    kernels_->dot_rows[type](a, c, queries, page_of(block), std::min(per_block, entries - at_entry), padded);
-  }
-  // Softmax of each query; what a row does not see becomes zero, so that one product serves the tile.
-  for (int i = 0; i < queries; ++i) {
-    const int windows = windows_of(tile.first_row + i / group);
-    float* z = scratch + i * stride;
-    float* share = z + skip;
-    const float sum = windows == 0 ? 1.0f : kernels_->exp_sum(share, windows, kernels_->max(share, windows));
-    const float inverse = 1.0f / sum;
-    for (int w = 0; w < windows; ++w) share[w] *= inverse;
-    std::fill(z, share, 0.0f);
-    if (entries > windows + skip) std::fill(share + windows, z + entries, 0.0f);
+    for (int j = 0; j < padded; ++j) to[j] = j < d ? from[j] * p.scale * kLog2e : 0.0f;
   }
   std::fill(o, o + static_cast<int64_t>(queries) * padded, 0.0f);
-  for (int first = 0; first < num_blocks; first += kPooledBlocks) {
-    const int blocks = std::min(kPooledBlocks, num_blocks - first);
+  std::fill(m, m + queries, -std::numeric_limits<float>::infinity());
+  std::fill(l, l + queries, 0.0f);
+  const int num_blocks = (entries + per_block - 1) / per_block;
+  const auto page_of = [&](int block) { return SummaryPage(kv, s, PhysicalBlock(p.rows, seq, block), head); };
+  for (int k = 0; k < chunks; ++k) {
+    const int first = k * chunk;
+    const int end = std::min(first + chunk, entries);
     // The first `skip` entries of a sequence are never windows and were never written.
-    const int from = first == 0 ? skip : first * per_block;
-    const int to = std::min((first + blocks) * per_block, entries);
-    for (int b = first; b < first + blocks; ++b) {
-      const int begin = std::max(from, b * per_block);
-      const int end = std::min(to, (b + 1) * per_block);
-      if (begin >= end) continue;
-      std::memcpy(rows + (begin - from) * padded * elem,
-                  page_of(b) + static_cast<int64_t>(per_block + begin % per_block) * padded * elem,
-                  static_cast<size_t>((end - begin) * padded * elem));
-    }
-    kernels_->pack[type](rows, padded, padded, to - from, panels);
+    const int hidden = k == 0 ? skip : 0;
+    int owners = 0;
     for (int i = 0; i < queries; ++i) {
-      a[i] = scratch + i * stride + from;
-      c[i] = o + static_cast<int64_t>(i) * padded;
+      const int visible = windows_of(tile.first_row + i / group) + skip - first;
+      if (visible <= hidden) continue;
+      a[owners] = q + static_cast<int64_t>(i) * padded;
+      c[owners] = scratch + (static_cast<int64_t>(k) * queries + i) * chunk;
+      owner[owners] = i;
+      count[owners++] = std::min(visible, chunk);
     }
-    kernels_->product(a, c, queries, panels, padded, to - from, true, nullptr);
+    // Entries that no window ends in yet hold whatever was there; they are behind every row's windows. So are those
+    // that fill up the last sixteen.
+    const int columns = (end - first + 15) / 16 * 16;
+    for (int e = 0; e < columns; ++e) {
+      const int entry = std::min(first + e, end - 1);
+      const std::byte* page = page_of(entry / per_block);
+      rows[e] = page + static_cast<int64_t>(entry % per_block) * padded * elem;
+      if (first + e < end) std::memcpy(values + e * padded * elem, rows[e] + per_block * padded * elem, row_bytes);
+    }
+    for (int b = (end - 1) / per_block + 1; b < std::min(num_blocks, (end - 1) / per_block + 1 + kPooledBlocks); ++b) {
+      Prefetch(page_of(b), s.page_bytes);
+    }
+    if (elem == 2) {
+      kernels_->turn16(rows, columns, padded, keys, chunk);
+    } else {
+      for (int e = 0; e < columns; ++e) {
+        for (int j = 0; j < padded; ++j) {
+          std::memcpy(keys + (static_cast<int64_t>(j) * chunk + e) * elem, rows[e] + j * elem, sizeof(float));
+        }
+      }
+    }
+    multiply(owners, keys, chunk, columns, padded, nullptr);
+    for (int i = 0; i < owners; ++i) std::fill(c[i], c[i] + hidden, kMasked);
+    kernels_->softmax_rows({c, count, owner, owners, columns, m, l, keep});
+    std::copy_n(m, queries, tops + static_cast<int64_t>(k) * queries);
+    for (int i = 0; i < owners; ++i) {
+      a[i] = c[i] + hidden;
+      c[i] = o + static_cast<int64_t>(owner[i]) * padded;
+    }
+    multiply(owners, values + hidden * padded * elem, padded, padded, end - first - hidden, keep);
   }
   for (int i = 0; i < queries; ++i) {
+    const float inverse = l[i] > 0 || std::isnan(l[i]) ? 1.0f / l[i] : 0.0f;
+    const float* from = o + static_cast<int64_t>(i) * padded;
     float* out =
         p.out + (tile.first_row + i / group) * p.out_stride + static_cast<int64_t>(head * group + i % group) * d;
-    std::copy_n(o + static_cast<int64_t>(i) * padded, d, out);
+    for (int j = 0; j < d; ++j) out[j] = from[j] * inverse;
+    l[i] = inverse;
   }
   for (int r = 0; r < tile.num_rows; ++r) {
     const int row = tile.first_row + r;
     if (NeedsScores(p, row)) {
       const int windows = windows_of(row);
-      const int row_blocks = p.rows.positions[row] / kv.block_tokens + 1;
-      float* mass = scratch + static_cast<int64_t>(r) * group * stride + skip;
-      for (int g = 1; g < group; ++g) {
-        const float* more = mass + g * stride;
-        for (int w = 0; w < windows; ++w) mass[w] += more[w];
-      }
-      for (int b = 0; b < row_blocks; ++b) {
-        float sum = 0;
-        for (int offset = -skip; offset < per_block; ++offset) {
-          const int w = b * per_block + offset;
-          if (w < 0 || w >= windows) continue;
-          sum += static_cast<float>(SharedUnits(offset, per_block, units)) * mass[w];
+      for (int k = 0; k * chunk < windows + skip; ++k) {
+        const int n = std::min(chunk, windows + skip - k * chunk);
+        float* to = mass + static_cast<int64_t>(k) * chunk;
+        for (int g = 0; g < group; ++g) {
+          const int i = r * group + g;
+          const int64_t at = static_cast<int64_t>(k) * queries + i;
+          const float share = std::exp2(tops[at] - m[i]) * l[i];
+          const float* weight = scratch + at * chunk;
+          for (int e = 0; e < n; ++e) to[e] = (g == 0 ? 0.0f : to[e]) + share * weight[e];
         }
-        scores[b] = sum;
       }
+      std::fill(mass, mass + std::min(skip, windows + skip), 0.0f);
+      BlockMasses(mass + skip, windows, p.rows.positions[row] / kv.block_tokens + 1, per_block, skip + 1, scores);
     }
     PickBlocks(p, row, head, scores, scores + limits_.max_blocks);
   }
@@ -185,7 +233,8 @@ int64_t CpuAttention::PooledFloats(const OpLimits& l) {
   const int64_t queries = std::max(kTileQueries, l.num_heads);
   const int64_t padded = PaddedDim(l.head_dim);
   const int64_t entries = static_cast<int64_t>(kPooledBlocks) * l.block_tokens;
-  return queries * (2 * padded + 4) + 2 * entries * padded;
+  const int64_t chunks = (l.max_blocks + kPooledBlocks - 1) / kPooledBlocks;
+  return queries * (2 * padded + 9 + chunks) + chunks * entries + entries * (3 * padded + 2);
 }
 
 void CpuAttention::GateBranches(const GateBranchesParams& p) {

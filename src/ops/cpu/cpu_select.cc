@@ -17,6 +17,9 @@ constexpr int64_t kMinRangeBlocks = 8;
 constexpr float kLn2 = 0.693147181f;
 constexpr float kLog2e = 1.44269504f;
 
+// Blocks up to which keeping the best in order takes less time than std::nth_element.
+constexpr int kFewPicked = 32;
+
 // A block with its score, best first, ties to the lower id.
 struct Candidate {
   float score;
@@ -193,12 +196,12 @@ void CpuAttention::Summarise(const SummariseParams& p) {
 
 // Floats between the window scores of two queries.
 int64_t CpuAttention::PooledStride(const SelectParams& p) const {
-  return (static_cast<int64_t>(limits_.max_blocks) * (p.kv.block_tokens / p.summary.stride) + 15) / 16 * 16;
+  return WholePools(limits_.max_blocks) * (p.kv.block_tokens / p.summary.stride);
 }
 
 // Behind the token or window scores: [blocks] scores, then 3 * [blocks] for the candidates, then the queries.
 float* CpuAttention::BlockScratch(int group, int block_tokens, float* scratch) const {
-  return scratch + static_cast<int64_t>(group) * limits_.max_blocks * block_tokens;
+  return scratch + group * WholePools(limits_.max_blocks) * block_tokens;
 }
 
 // Scores of the pooled windows of a tile of rows: each group of blocks is packed once and meets all queries. Entry e of
@@ -355,8 +358,21 @@ void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const fl
     // Scores are sums of probabilities; one that is no number would leave nth_element without an order.
     for (int b = p.init_blocks; b < own - p.local_blocks; ++b) free[num_free++] = {scores[b] > 0 ? scores[b] : 0.0f, b};
     const int want = std::min(p.top_k - n, num_free);
-    std::nth_element(free, free + want, free + num_free, Before);
-    for (int i = 0; i < want; ++i) ids[n++] = free[i].block;
+    if (want <= kFewPicked) {
+      // The best so far in order, from the second on most candidates fail one comparison.
+      Candidate best[kFewPicked];
+      int kept = 0;
+      for (int f = 0; f < num_free && want > 0; ++f) {
+        if (kept == want && !Before(free[f], best[kept - 1])) continue;
+        int place = kept < want ? kept++ : kept - 1;
+        for (; place > 0 && Before(free[f], best[place - 1]); --place) best[place] = best[place - 1];
+        best[place] = free[f];
+      }
+      for (int i = 0; i < kept; ++i) ids[n++] = best[i].block;
+    } else {
+      std::nth_element(free, free + want, free + num_free, Before);
+      for (int i = 0; i < want; ++i) ids[n++] = free[i].block;
+    }
   }
   std::sort(ids, ids + n);
   p.counts[at] = n;
@@ -432,7 +448,7 @@ void CpuAttention::Select(const SelectParams& p) {
   int rows_per_tile = 1;
   if (p.summary.kind != SummaryKind::kSketch) {
     // As many rows as their scores fit in the room of one row's token scores.
-    const int64_t fit = static_cast<int64_t>(limits_.max_blocks) * p.kv.block_tokens / PooledStride(p);
+    const int64_t fit = p.summary.stride;
     rows_per_tile = static_cast<int>(std::clamp<int64_t>(fit, 1, std::max(1, kTileQueries / group)));
   }
   auto* tiles = tiles_.as<Tile>();

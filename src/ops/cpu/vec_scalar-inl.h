@@ -79,6 +79,12 @@ struct Vec {
     });
   }
   static FS_INLINE F TimesPowerOfTwo(F a, F whole) { return Mul(a, PowerOfTwo(whole)); }
+  // out[d][e] = rows[e][d] for 8 rows of 8 channels of 16 bits; rows of out are `stride` bytes apart.
+  static FS_INLINE void Turn8(const uint8_t* const* rows, int64_t at, uint8_t* out, int64_t stride) {
+    for (int d = 0; d < 8; ++d) {
+      for (int e = 0; e < 8; ++e) __builtin_memcpy(out + d * stride + 2 * e, rows[e] + at + 2 * d, 2);
+    }
+  }
   static FS_INLINE float Sum(F a) {
     float s = 0;
     for (int i = 0; i < 16; ++i) s += a.v[i];
