@@ -23,7 +23,9 @@ enum class AttentionPolicy {
              // or sketches as it was trained; without one (EngineOptions::forecast) the layer's own query does
   kInfinigen,  // InfiniGen's lookahead, training-free: a layer's query weights on the input of the layer before choose
                // its blocks, over what kSparda would use; a baseline
-  kNsa,  // native sparse attention (arXiv 2502.11089): only for models that were trained with it, and all they run
+  kStale,  // an old list: a layer attends to the blocks that the layer before chose by its own query; a baseline that
+           // knows its blocks as early as kSparda without training
+  kNsa,    // native sparse attention (arXiv 2502.11089): only for models that were trained with it, and all they run
 };
 
 // Which rows a sparse policy applies to. A prompt is prefill; generated tokens are decode.
@@ -108,7 +110,7 @@ struct EngineOptions {
 };
 
 const char* AttentionPolicyName(
-    AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "sparda", "infinigen", "nsa"
+    AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "sparda", "infinigen", "stale", "nsa"
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
 const char* DraftingName(Drafting drafting);  // "off", "auto", "ngram", "suffix", "model"
 StatusOr<Drafting> ParseDrafting(const std::string& name);

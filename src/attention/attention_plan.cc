@@ -14,7 +14,8 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
     return InvalidArgument("the policy 'nsa' needs a model that was trained with NSA attention");
   }
   // Lookahead on a model that was trained sparse keeps the model's constants; only who chooses is another.
-  const bool ahead = asked.policy == AttentionPolicy::kSparda || asked.policy == AttentionPolicy::kInfinigen;
+  const bool ahead = asked.policy == AttentionPolicy::kSparda || asked.policy == AttentionPolicy::kInfinigen ||
+                     asked.policy == AttentionPolicy::kStale;
   if (!own && !(ahead && trained.policy == AttentionPolicy::kInfLlm2)) return asked;
   AttentionOptions o = trained;
   if (ahead) o.policy = asked.policy;
@@ -73,6 +74,7 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
       break;
     case AttentionPolicy::kSparda:
     case AttentionPolicy::kInfinigen:
+    case AttentionPolicy::kStale:
       plan.summary.kind = forecasts                                     ? forecast->kind
                           : trained.policy == AttentionPolicy::kInfLlm2 ? SummaryKind::kPooledKeys
                                                                         : SummaryKind::kSketch;
@@ -83,9 +85,11 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
   }
   for (int l = o.dense_layers; l < layers; ++l) {
     const bool before = o.policy == AttentionPolicy::kInfinigen && l > 0;
-    plan.sources[static_cast<size_t>(l)] = forecasts ? ListSource::kForecast
-                                           : before  ? ListSource::kInputBefore
-                                                     : ListSource::kOwnQuery;
+    const bool inherits = o.policy == AttentionPolicy::kStale && l > o.dense_layers;
+    plan.sources[static_cast<size_t>(l)] = forecasts  ? ListSource::kForecast
+                                           : before   ? ListSource::kInputBefore
+                                           : inherits ? ListSource::kListBefore
+                                                      : ListSource::kOwnQuery;
   }
   return plan;
 }

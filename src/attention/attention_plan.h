@@ -16,6 +16,7 @@ enum class ListSource : uint8_t {
   kAll,          // every visible block
   kOwnQuery,     // the layer's own query over the key summaries of the same layer; NSA's compressed branch is one
   kInputBefore,  // the layer's query weights on the attention input of the layer before
+  kListBefore,   // what the layer before chose by its own query
   kForecast,     // a projection of the layer before (of layer 0 itself for the first) over this layer's key summaries
 };
 

@@ -55,6 +55,17 @@ TEST(AttentionPlan, InfinigenLooksAheadWhereThereIsALayerBefore) {
   EXPECT_EQ(plan->sources[2], ListSource::kInputBefore);
 }
 
+TEST(AttentionPlan, AStaleListIsThatOfTheLayerBefore) {
+  AttentionOptions asked;
+  asked.policy = AttentionPolicy::kStale;
+  asked.dense_layers = 1;
+  auto plan = MakeAttentionPlan(asked, {}, 4);
+  ASSERT_TRUE(plan.ok());
+  const std::vector<ListSource> want = {ListSource::kAll, ListSource::kOwnQuery, ListSource::kListBefore,
+                                        ListSource::kListBefore};
+  EXPECT_EQ(plan->sources, want);
+}
+
 TEST(AttentionPlan, BadConstantsAreRefusedWithTheirValue) {
   AttentionOptions asked;
   asked.policy = AttentionPolicy::kInfLlm2;

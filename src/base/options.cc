@@ -21,6 +21,8 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
       return "sparda";
     case AttentionPolicy::kInfinigen:
       return "infinigen";
+    case AttentionPolicy::kStale:
+      return "stale";
     case AttentionPolicy::kNsa:
       return "nsa";
   }
@@ -28,12 +30,13 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
 }
 
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name) {
-  for (auto p : {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch,
-                 AttentionPolicy::kSparda, AttentionPolicy::kInfinigen, AttentionPolicy::kNsa}) {
+  for (auto p :
+       {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch,
+        AttentionPolicy::kSparda, AttentionPolicy::kInfinigen, AttentionPolicy::kStale, AttentionPolicy::kNsa}) {
     if (name == AttentionPolicyName(p)) return p;
   }
   return InvalidArgument("unknown attention policy '" + name +
-                         "': expected model, dense, infllm2, sketch, sparda, infinigen or nsa");
+                         "': expected model, dense, infllm2, sketch, sparda, infinigen, stale or nsa");
 }
 
 const char* DraftingName(Drafting drafting) {

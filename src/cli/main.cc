@@ -21,7 +21,7 @@ void AddModel(CLI::App* app, ModelArgs* a) {
 }
 
 void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* policies) {
-  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch, sparda, infinigen, nsa";
+  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch, sparda, infinigen, stale, nsa";
   if (policies != nullptr) {
     app->add_option("--attention", *policies, std::string(help) + "; several, separated by commas")->delimiter(',');
   } else {

@@ -85,6 +85,9 @@ Status CheckArgs(const TrainForecastArgs& a) {
   if (a.init != "query" && a.init != "random") {
     return InvalidArgument("unknown start '" + a.init + "': expected query or random");
   }
+  if (a.heads != "kv" && a.heads != "query") {
+    return InvalidArgument("unknown heads '" + a.heads + "': expected kv or query");
+  }
   if (a.type != "f32" && a.type != "bf16") {
     return InvalidArgument("unknown type '" + a.type + "': expected f32 or bf16");
   }
@@ -113,6 +116,7 @@ Status ResolveTask(const TrainForecastArgs& args, Run* run) {
   t.heads = c.heads;
   t.kv_heads = c.kv_heads;
   t.head_dim = c.head_dim;
+  t.queries = args.heads == "query" ? t.group() : 1;
   t.block_tokens = plan.options.block_size;
   t.top_k = plan.top_k;
   t.init_blocks = plan.init_blocks;
@@ -177,9 +181,10 @@ std::string SettingsOf(const TrainForecastArgs& a, const Run& run) {
   for (int64_t i = 0; i < run.train->size(); ++i) text = MixSeed(text, Checksum(std::as_bytes((*run.train)[i])));
   const ForecastTask& t = run.options.task;
   return fmt::format(
-      "model {} text {:016x} seq-len {} batch {} rows {} steps {} lr {} warmup {} lr-end {} seed {} init {} teacher {} "
+      "model {} text {:016x} seq-len {} batch {} rows {} steps {} lr {} warmup {} lr-end {} seed {} init {} heads {} "
+      "teacher {} "
       "keys {} block {} top-k {} init-blocks {} local-blocks {} kernel {} stride {} bits {} kernels {}",
-      run.fingerprint, text, a.seq_len, a.batch, a.rows, a.steps, a.lr, a.warmup, a.lr_end, a.seed, a.init,
+      run.fingerprint, text, a.seq_len, a.batch, a.rows, a.steps, a.lr, a.warmup, a.lr_end, a.seed, a.init, a.heads,
       ForecastTeacherName(t.teacher), t.pooled() ? "pooled" : "sketch", t.block_tokens, t.top_k, t.init_blocks,
       t.local_blocks, t.kernel, t.stride, t.bits, run.model->info().backend);
 }
@@ -199,9 +204,9 @@ Status Prepare(const TrainForecastArgs& args, Run* run) {
   std::vector<std::vector<float>> initial;
   if (args.init == "query") {
     const auto names = IsDirectory(path) ? WeightNames::kHuggingFace : WeightNames::kGguf;
-    FS_ASSIGN_OR_RETURN(initial, ForecastFromQueries(*file, c, names));
+    FS_ASSIGN_OR_RETURN(initial, ForecastFromQueries(*file, c, run->options.task.queries, names));
   } else {
-    initial = RandomForecast(c, args.seed);
+    initial = RandomForecast(c, run->options.task.queries, args.seed);
   }
   run->pool = std::make_unique<ThreadPool>(run->model->threads());
   FS_ASSIGN_OR_RETURN(run->trainer, ForecastTrainer::Create(run->options, std::move(initial), run->pool.get()));
@@ -313,6 +318,8 @@ void AddTrainForecast(CLI::App* app, TrainForecastArgs* a) {
       ->check(WholeNumber<int64_t>(0, int64_t{1} << 40));
   app->add_option("--teacher", a->teacher, "model: the model's own selection; fine: a finer view of the attention");
   app->add_option("--init", a->init, "Start from the model's queries or from random weights: query, random");
+  app->add_option("--heads", a->heads,
+                  "Projections: kv: one for each KV head, as published; query: one for each query head");
   app->add_option("--attention", a->attention.policy,
                   "Whose keys are forecast: model (as trained; sketch for a dense model), infllm2, sketch");
   app->add_option("--block-size", a->attention.values.block_size, "Tokens of a block: 16, 32, 64, 128, 256")
@@ -344,7 +351,7 @@ int TrainForecast(const TrainForecastArgs& args) {
   Run run;
   if (const Status s = Prepare(args, &run); !s.ok()) return Fail(s);
   const ModelConfig& c = run.model->impl().config;
-  const int64_t width = static_cast<int64_t>(c.kv_heads) * c.head_dim;
+  const int64_t width = run.options.task.forecast_width();
   fmt::print(stderr,
              "{}: {} projections of {} x {} over {}, teacher {}; {} sequences of {} tokens, {} for validation\n",
              run.model->info().path, c.layers, width, c.hidden, run.options.task.pooled() ? "pooled keys" : "sketches",

@@ -21,6 +21,7 @@ struct TrainForecastArgs {
   AttentionArgs attention;  // the policy whose keys the Forecast will score; "model": as trained, sketches where dense
   std::string teacher = "fine";
   std::string init = "query";
+  std::string heads = "kv";
   std::string type = "bf16";
   int64_t seq_len = 4096;
   int64_t rows = 256;

@@ -56,12 +56,13 @@ class ForecastTest : public ::testing::Test {
   }
 
   static std::unique_ptr<Engine> Make(const std::shared_ptr<Model>& model, AttentionPolicy policy,
-                                      const std::string& forecast, int chunk = 64) {
+                                      const std::string& forecast, int chunk = 64, int dense_layers = 0) {
     EngineOptions o;
     o.context_tokens = 1024;
     o.prefill_chunk = chunk;
     o.kv_type = KvType::kF32;
     o.attention = Attention(policy);
+    o.attention.dense_layers = dense_layers;
     o.forecast = forecast;
     auto engine = Engine::Create(model, o);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
@@ -122,10 +123,52 @@ TEST_F(ForecastTest, WhereTheNextQueryIsKnownItsBlocksAreTheQuerys) {
   }
 }
 
+// With every head's query weights a Forecast asks what InfiniGen's lookahead asks.
+TEST_F(ForecastTest, AForecastForEachQueryHeadCanBeTheNextLayersQueries) {
+  for (const bool reference : {true, false}) {
+    const auto model = Load("infllm", false, reference);
+    Forecast f = testing::EmptyForecast(model, SummaryKind::kPooledKeys);
+    const auto file = OpenGguf(path_);
+    ASSERT_TRUE(file.ok());
+    for (int l = 0; l < kLayers; ++l) {
+      const FileTensor* t = (*file)->FindTensor("blk." + std::to_string(l) + ".attn_q.weight");
+      const auto* q = reinterpret_cast<const float*>(t->data.data());
+      f.projections[static_cast<size_t>(l)].assign(q, q + int64_t{testing::kHeads} * kDim * kHidden);
+    }
+    const auto tokens = Prompt(reference ? 200 : 400, 3);
+    const auto before = Make(model, AttentionPolicy::kInfinigen, "", 64, 1);
+    const auto sparda = Make(model, AttentionPolicy::kSparda, Save(model, f), 64, 1);
+    const Outcome a = Prefill(*before, tokens);
+    const Outcome b = Prefill(*sparda, tokens);
+    EXPECT_EQ(a.blocks, b.blocks);
+    EXPECT_EQ(a.logits, b.logits);
+  }
+}
+
+TEST_F(ForecastTest, AStaleListIsTheOneOfTheLayerBefore) {
+  const auto model = Load("llama", false);
+  const auto tokens = Prompt(300, 5);
+  const Outcome whole = Prefill(*Make(model, AttentionPolicy::kStale, ""), tokens);
+  const Outcome own = Prefill(*Make(model, AttentionPolicy::kSketch, ""), tokens);
+  int moved = 0;
+  for (int64_t p = 0; p < 300; ++p) {
+    EXPECT_EQ(whole.blocks.at({p, 0}), own.blocks.at({p, 0}));
+    EXPECT_EQ(whole.blocks.at({p, 1}), own.blocks.at({p, 0}));
+    moved += whole.blocks.at({p, 2}) != whole.blocks.at({p, 1}) ? 1 : 0;
+  }
+  EXPECT_GT(moved, 100) << "layer 2 has layer 1's choice";
+  for (const int chunk : {1, 17}) {
+    const Outcome run = Prefill(*Make(model, AttentionPolicy::kStale, "", chunk), tokens);
+    EXPECT_EQ(run.logits, whole.logits) << chunk;
+    EXPECT_EQ(run.blocks, whole.blocks) << chunk;
+  }
+}
+
 TEST_F(ForecastTest, ChunksAndTheReferenceAgree) {
   for (const auto keys : {SummaryKind::kPooledKeys, SummaryKind::kSketch}) {
     const auto model = Load("llama", false);
-    const std::string file = Save(model, testing::RandomForecast(model, keys));
+    const bool pooled = keys == SummaryKind::kPooledKeys;
+    const std::string file = Save(model, testing::RandomForecast(model, keys, pooled ? kKvHeads : testing::kHeads));
     const auto tokens = Prompt(300, 5);
     const auto whole_engine = Make(model, AttentionPolicy::kSparda, file);
     ASSERT_NE(whole_engine, nullptr);

@@ -54,10 +54,11 @@ class TiersTest : public ::testing::Test {
     cases.push_back({"pooled", llama, Options(AttentionPolicy::kInfLlm2, SparsePhase::kAll)});
     cases.push_back({"sketch", llama, Options(AttentionPolicy::kSketch, SparsePhase::kDecode)});
     cases.push_back({"infinigen", llama, Options(AttentionPolicy::kInfinigen, SparsePhase::kAll)});
+    cases.push_back({"stale", llama, Options(AttentionPolicy::kStale, SparsePhase::kAll)});
     for (const auto keys : {SummaryKind::kPooledKeys, SummaryKind::kSketch}) {
       const bool pooled = keys == SummaryKind::kPooledKeys;
       const std::string file = dir_.Write(pooled ? "pooled.safetensors" : "sketch.safetensors", "");
-      const auto forecast = testing::RandomForecast(llama, keys);
+      const auto forecast = testing::RandomForecast(llama, keys, pooled ? testing::kKvHeads : testing::kHeads);
       EXPECT_TRUE(SaveForecast(file, forecast, llama->impl().config, DType::kF32).ok());
       EngineOptions o = Options(AttentionPolicy::kSparda, pooled ? SparsePhase::kAll : SparsePhase::kDecode);
       o.forecast = file;

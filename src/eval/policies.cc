@@ -20,7 +20,8 @@ StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& 
   const std::vector<int> all_bits = sketch_bits.empty() ? std::vector<int>{base.sketch_bits} : sketch_bits;
   std::vector<Variant> variants;
   for (const AttentionPolicy policy : policies) {
-    const bool budgeted = policy == AttentionPolicy::kSparda || policy == AttentionPolicy::kInfinigen;
+    const bool budgeted = policy == AttentionPolicy::kSparda || policy == AttentionPolicy::kInfinigen ||
+                          policy == AttentionPolicy::kStale;
     const bool selects = policy == AttentionPolicy::kInfLlm2 || policy == AttentionPolicy::kSketch ||
                          (budgeted && !top_k_blocks.empty());
     for (const int bits : policy == AttentionPolicy::kSketch ? all_bits : std::vector<int>{base.sketch_bits}) {

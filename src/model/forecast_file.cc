@@ -66,15 +66,20 @@ Status ReadInfo(const ModelFile& file, ForecastInfo* info) {
   return OkStatus();
 }
 
-StatusOr<std::vector<float>> ReadProjection(const ModelFile& file, int target, int64_t rows, int64_t cols) {
+// `heads`: of the projections read before, 0 for the first.
+StatusOr<std::vector<float>> ReadProjection(const ModelFile& file, int target, const ModelConfig& c, int heads) {
   const std::string name = ForecastTensorName(target);
   FS_ASSIGN_OR_RETURN(const FileTensor* t, file.GetTensor(name));
-  if (t->shape != std::vector<int64_t>{rows, cols}) {
-    std::string shape;
-    for (const int64_t d : t->shape) shape += (shape.empty() ? "" : ", ") + std::to_string(d);
-    return DataLoss("the Forecast's tensor '" + name + "' has the shape [" + shape + "], but the model asks for [" +
-                    std::to_string(rows) + ", " + std::to_string(cols) + "]");
+  const auto shape = [&](int n) { return std::vector<int64_t>{int64_t{n} * c.head_dim, c.hidden}; };
+  const bool fits = heads > 0 ? t->shape == shape(heads) : t->shape == shape(c.kv_heads) || t->shape == shape(c.heads);
+  if (!fits) {
+    std::string found;
+    for (const int64_t d : t->shape) found += (found.empty() ? "" : ", ") + std::to_string(d);
+    const int wanted = heads > 0 ? heads : c.kv_heads;
+    return DataLoss("the Forecast's tensor '" + name + "' has the shape [" + found + "], but the model asks for [" +
+                    std::to_string(wanted * c.head_dim) + ", " + std::to_string(c.hidden) + "]");
   }
+  const int64_t rows = t->shape[0], cols = t->shape[1];
   std::vector<float> values(static_cast<size_t>(rows * cols));
   if (cols % InfoOf(t->dtype).block_elems != 0) return DataLoss("the Forecast's tensor '" + name + "' has broken rows");
   DequantiseRow(t->dtype, t->data.data(), rows * cols, values.data());
@@ -123,12 +128,12 @@ std::string ModelFingerprint(const ModelFile& file) {
 }
 
 Status SaveForecast(const std::string& path, const Forecast& f, const ModelConfig& config, DType dtype) {
-  const int64_t rows = static_cast<int64_t>(config.kv_heads) * config.head_dim;
-  const int64_t cols = config.hidden;
   if (f.projections.size() != static_cast<size_t>(config.layers)) {
     return InvalidArgument("a Forecast has one projection for each of " + std::to_string(config.layers) +
                            " layers, not " + std::to_string(f.projections.size()));
   }
+  const int64_t rows = int64_t{f.Heads(config) == config.heads ? config.heads : config.kv_heads} * config.head_dim;
+  const int64_t cols = config.hidden;
   std::vector<std::vector<std::byte>> kept;
   std::vector<TensorToWrite> tensors;
   for (int target = 0; target < config.layers; ++target) {
@@ -181,9 +186,8 @@ StatusOr<Forecast> LoadForecast(const std::string& path, const ModelConfig& conf
     return InvalidArgument("the Forecast '" + path + "' was trained for another model: its fingerprint is " +
                            out.info.fingerprint + ", the model's is " + fingerprint);
   }
-  const int64_t rows = static_cast<int64_t>(config.kv_heads) * config.head_dim;
   for (int target = 0; target < config.layers; ++target) {
-    FS_ASSIGN_OR_RETURN(auto values, ReadProjection(*file, target, rows, config.hidden));
+    FS_ASSIGN_OR_RETURN(auto values, ReadProjection(*file, target, config, target == 0 ? 0 : out.Heads(config)));
     out.projections.push_back(std::move(values));
   }
   return out;

@@ -30,8 +30,13 @@ struct ForecastInfo {
 struct Forecast {
   ForecastInfo info;
   // By TARGET layer: projections[l] chooses blocks of layer l. It is applied to the attention input (after the norm) of
-  // layer l - 1, and for l = 0 to that of layer 0 itself. [Hkv * D, hidden], output rows in rotate-half order.
+  // layer l - 1, and for l = 0 to that of layer 0 itself. [heads * D, hidden], output rows in rotate-half order; all
+  // have as many heads: one for each KV head, as published, or one for each query head.
   std::vector<std::vector<float>> projections;
+
+  int Heads(const ModelConfig& c) const {
+    return static_cast<int>(projections[0].size() / (static_cast<size_t>(c.hidden) * static_cast<size_t>(c.head_dim)));
+  }
 };
 
 // The published name of the projection that chooses blocks of `target`: layer 0's is its own q_curr_proj, that of any

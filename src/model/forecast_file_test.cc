@@ -68,6 +68,22 @@ TEST(ForecastFile, ReadsBackWhatWasSaved) {
   }
 }
 
+TEST(ForecastFile, AProjectionForEachQueryHead) {
+  const TempDir dir;
+  const std::string path = dir.Path("f.safetensors");
+  ModelConfig config = Config();
+  config.heads = 3 * config.kv_heads;
+  Forecast wide = Made();
+  for (auto& p : wide.projections) p.resize(3 * p.size(), 0.5f);
+  ASSERT_TRUE(SaveForecast(path, wide, config, DType::kF32).ok());
+  const auto got = LoadForecast(path, config, "0123456789abcdef");
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->Heads(config), config.heads);
+  EXPECT_EQ(got->projections, wide.projections);
+  wide.projections[1].resize(Made().projections[1].size());
+  EXPECT_FALSE(SaveForecast(path, wide, config, DType::kF32).ok());
+}
+
 TEST(ForecastFile, WhatDoesNotFitIsRefused) {
   const TempDir dir;
   const std::string path = dir.Path("f.safetensors");

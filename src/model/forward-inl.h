@@ -177,9 +177,14 @@ class Forward final : public ModelRunner {
   bool FromInputBefore(int layer) const {
     return layer < c_.layers && o_.plan.sources[static_cast<size_t>(layer)] == ListSource::kInputBefore;
   }
+  // Does the layer attend to what the layer before chose?
+  bool Inherits(int layer) const {
+    return layer < c_.layers && o_.plan.sources[static_cast<size_t>(layer)] == ListSource::kListBefore;
+  }
   // Is the layer's list known before its own queries are?
   bool KnownEarly(int layer) const { return Forecasts(layer) || FromInputBefore(layer); }
-  bool PlannedEarly(int layer) const { return tiered_ != nullptr && tiered_->Planned(layer); }
+  // Has Select run while the layer before computed?
+  bool ChosenEarly(int layer) const { return tiered_ != nullptr && tiered_->Planned(layer) && !Inherits(layer); }
   bool IsNsa() const { return c_.nsa.kv_sets > 0; }
   // Are blocks scored with queries and keys as they were before RoPE?
   bool ScoresUnrotated() const {
@@ -233,7 +238,8 @@ class Forward final : public ModelRunner {
   Status PrepareForecast() {
     if (o_.forecast == nullptr) return OkStatus();
     forecast_rotated_ = o_.forecast->info.rotated;
-    const int64_t rows = static_cast<int64_t>(c_.kv_heads) * c_.head_dim;
+    forecast_heads_ = o_.forecast->Heads(c_);
+    const int64_t rows = static_cast<int64_t>(forecast_heads_) * c_.head_dim;
     for (int l = 0; l < c_.layers; ++l) {
       Matrix m;
       if (Forecasts(l)) {
@@ -499,14 +505,14 @@ class Forward final : public ModelRunner {
       RotateKeys(k, t);
       AppendKv(rows, k, v, cache.view);
       Summarise(l, rows);
-      if (!PlannedEarly(l)) Select(l, rows, q, any_selects);
+      if (!ChosenEarly(l)) Select(l, rows, q, any_selects);
       Rotate(q, t, c_.heads);
     } else {
       Rotate(q, t, c_.heads);
       RotateKeys(k, t);
       AppendKv(rows, k, v, cache.view);
       Summarise(l, rows);
-      if (!PlannedEarly(l)) Select(l, rows, q, any_selects);
+      if (!ChosenEarly(l)) Select(l, rows, q, any_selects);
     }
     if (tiered_ == nullptr) {
       AttendPart(l, rows, any_selects, 0, std::numeric_limits<int>::max());
@@ -560,7 +566,7 @@ class Forward final : public ModelRunner {
   void PlanLayer(int l, const Batch& batch, bool any_selects) {
     LayerReads reads;
     if (Selects(static_cast<size_t>(l)) && any_selects) {
-      LayerList& list = ListOf(l);
+      LayerList& list = *std::find_if(lists_.begin(), lists_.end(), [&](const auto& own) { return own.layer == l; });
       FetchCounts(list, batch);
       FetchIds(list, batch);
       const size_t pairs = Pairs(batch);
@@ -579,9 +585,9 @@ class Forward final : public ModelRunner {
   Status PlanAhead(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
     if (!o_.tiers.lookahead || l >= c_.layers) return OkStatus();
     const bool lists = Selects(static_cast<size_t>(l)) && any_selects;
-    if (lists && !(KnownEarly(l) && early_)) return OkStatus();
+    if (lists && !Inherits(l) && !(KnownEarly(l) && early_)) return OkStatus();
     FS_RETURN_IF_ERROR(OpenLayer(l, batch));
-    if (lists) Select(l, rows, nullptr, any_selects);
+    if (lists && !Inherits(l)) Select(l, rows, nullptr, any_selects);
     PlanLayer(l, batch, any_selects);
     return OkStatus();
   }
@@ -614,10 +620,10 @@ class Forward final : public ModelRunner {
 
   // Queries for the selection of `target`, from the attention input of the layer before (of its own for layer 0).
   void ForecastFor(int target, const float* in, int t) {
-    const int64_t width = static_cast<int64_t>(c_.kv_heads) * c_.head_dim;
+    const int64_t width = static_cast<int64_t>(forecast_heads_) * c_.head_dim;
     float* out = ForecastRows(target);
     b_.MatMul({&forecast_[static_cast<size_t>(target)], in, out, nullptr, c_.hidden, width, t, 1.0f, false});
-    if (!ScoresUnrotated()) Rotate(out, width, t, c_.kv_heads);
+    if (!ScoresUnrotated()) Rotate(out, width, t, forecast_heads_);
   }
   // The queries of `target` as they would be if the layer before changed nothing.
   void QueriesFor(int target, const float* in, int t) {
@@ -653,13 +659,14 @@ class Forward final : public ModelRunner {
   void Select(int l, const RowBatch& rows, const float* q, bool any_selects) {
     if (!Selects(static_cast<size_t>(l)) || !any_selects) return;
     if (!Refreshes(l) && !IsNsa()) return;
-    LayerList& list = ListOf(l);
+    if (Inherits(l) && !Inherits(l + 1)) return;  // nothing attends to what it would choose
+    LayerList& list = ChoiceOf(l);
     SelectParams s;
     s.rows = rows;
     s.q = Forecasts(l) ? ForecastRows(l) : FromInputBefore(l) ? BeforeRows(l) : q;
     s.row_sparse = reinterpret_cast<const uint8_t*>(inputs_.data() + flags_at_);
-    s.q_stride = Forecasts(l) ? static_cast<int64_t>(c_.kv_heads) * c_.head_dim : qkv_width_;
-    s.num_heads = Forecasts(l) ? c_.kv_heads : c_.heads;  // one forecast query serves the group
+    s.q_stride = Forecasts(l) ? static_cast<int64_t>(forecast_heads_) * c_.head_dim : qkv_width_;
+    s.num_heads = Forecasts(l) ? forecast_heads_ : c_.heads;
     s.scale = Scale();
     s.kv = ScoredKeys(static_cast<size_t>(l));
     s.summary = kv_[static_cast<size_t>(l)].summary.view;
@@ -720,8 +727,10 @@ class Forward final : public ModelRunner {
     result->logits = out;
   }
 
-  // The list that a layer attends to: its own, or that of the last layer before it that chose one in this step.
-  LayerList& ListOf(int layer) {
+  // The list that a layer attends to: its own, or that of the layer before, or of the last one before those that chose
+  // in this step.
+  LayerList& ListOf(int layer) { return ChoiceOf(Inherits(layer) ? layer - 1 : layer); }
+  LayerList& ChoiceOf(int layer) {
     for (size_t i = lists_.size(); i-- > 0;) {
       if (lists_[i].layer <= layer && Refreshes(lists_[i].layer)) return lists_[i];
     }
@@ -787,7 +796,8 @@ class Forward final : public ModelRunner {
   Buffer gates_, selected_, windowed_;  // NSA
   std::vector<Matrix> forecast_;        // [layers] by target, empty where the source is another
   bool forecast_rotated_ = true;
-  Buffer forecast_rows_[2];  // [T, Hkv * D], of even and odd targets
+  int forecast_heads_ = 0;   // Hkv, where one query serves the group, or Hq
+  Buffer forecast_rows_[2];  // [T, forecast heads * D], of even and odd targets
   Buffer before_rows_[2];    // [T, Hq * D queries and more], the same
   std::vector<float> host_logits_;
   std::vector<float> observed_hidden_, observed_qkv_;

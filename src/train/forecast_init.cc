@@ -15,8 +15,9 @@ constexpr float kMaxRatio = 10;            // of two norms' weights; a tiny weig
 
 }  // namespace
 
-std::vector<std::vector<float>> RandomForecast(const ModelConfig& c, uint64_t seed) {
-  const auto size = static_cast<size_t>(c.kv_heads) * static_cast<size_t>(c.head_dim) * static_cast<size_t>(c.hidden);
+std::vector<std::vector<float>> RandomForecast(const ModelConfig& c, int queries, uint64_t seed) {
+  const auto size = static_cast<size_t>(c.kv_heads) * static_cast<size_t>(queries) * static_cast<size_t>(c.head_dim) *
+                    static_cast<size_t>(c.hidden);
   const double bound = 1 / std::sqrt(static_cast<double>(c.hidden));
   std::vector<std::vector<float>> out;
   for (int l = 0; l < c.layers; ++l) {
@@ -28,13 +29,14 @@ std::vector<std::vector<float>> RandomForecast(const ModelConfig& c, uint64_t se
   return out;
 }
 
-StatusOr<std::vector<std::vector<float>>> ForecastFromQueries(const ModelFile& file, const ModelConfig& c,
+StatusOr<std::vector<std::vector<float>>> ForecastFromQueries(const ModelFile& file, const ModelConfig& c, int queries,
                                                               WeightNames names) {
   using Kind = WeightSource::Kind;
   const WeightSource source(file, c, names);
   const auto hidden = static_cast<size_t>(c.hidden);
   const auto dim = static_cast<size_t>(c.head_dim);
-  const auto group = static_cast<size_t>(c.heads / c.kv_heads);
+  const auto heads = static_cast<size_t>(c.kv_heads * queries);
+  const size_t group = static_cast<size_t>(c.heads) / heads;  // query heads that a Forecast stands for
   std::vector<std::vector<float>> out;
   std::vector<float> norm_below, row(hidden);
   for (int l = 0; l < c.layers; ++l) {
@@ -44,7 +46,7 @@ StatusOr<std::vector<std::vector<float>>> ForecastFromQueries(const ModelFile& f
     FS_ASSIGN_OR_RETURN(const std::vector<float> norm, source.Vector(Kind::kAttnNorm, l, c.hidden));
     if (l == 0) norm_below = norm;  // layer 0 forecasts for itself
     const size_t row_bytes = BytesOf(q.dtype, hidden);
-    std::vector<float> w(static_cast<size_t>(c.kv_heads) * dim * hidden, 0.0f);
+    std::vector<float> w(heads * dim * hidden, 0.0f);
     for (size_t r = 0; r < static_cast<size_t>(q.rows); ++r) {
       DequantiseRow(q.dtype, q.data.data() + r * row_bytes, c.hidden, row.data());
       float* to = w.data() + (r / dim / group * dim + r % dim) * hidden;

@@ -1,7 +1,6 @@
 #include "train/forecast_loss.h"
 
 #include <cmath>
-#include <limits>
 
 #include "base/check.h"
 #include "ops/sketch.h"
@@ -146,7 +145,8 @@ ForecastTotals ForecastLoss::Run(std::span<const int32_t> positions, const float
                                  float* gradient) {
   const auto rows = static_cast<int64_t>(positions.size());
   const int64_t heads = task_.kv_heads;
-  const int64_t width = heads * task_.head_dim;
+  const int64_t width = task_.forecast_width();
+  const int64_t of_head = task_.queries * task_.head_dim;
   results_.assign(At(rows * heads), PairResult());
   const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
   pool_->ParallelFor(tiles * heads, [&](int64_t index, int thread) {
@@ -156,8 +156,8 @@ ForecastTotals ForecastLoss::Run(std::span<const int32_t> positions, const float
     tile.positions = positions.subspan(At(first), At(std::min<int64_t>(kTileRows, rows - first)));
     tile.head = static_cast<int>(head);
     tile.queries = queries + first * task_.heads * task_.head_dim;
-    tile.forecast = forecast + first * width + head * task_.head_dim;
-    tile.gradient = gradient == nullptr ? nullptr : gradient + first * width + head * task_.head_dim;
+    tile.forecast = forecast + first * width + head * of_head;
+    tile.gradient = gradient == nullptr ? nullptr : gradient + first * width + head * of_head;
     tile.results = results_.data() + first * heads + head;
     RunTile(tile, &scratch_[At(thread)]);
   });
@@ -196,10 +196,10 @@ void ForecastLoss::TeacherOfTile(const Tile& tile, Scratch* s) const {
 void ForecastLoss::RunTile(const Tile& tile, Scratch* s) const {
   const auto rows = static_cast<int64_t>(tile.positions.size());
   const int64_t d = task_.head_dim;
-  const int64_t width = d * task_.kv_heads;
+  const int64_t width = task_.forecast_width();
   const int64_t last = tile.positions.back();
   if (tile.gradient != nullptr) {
-    for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.gradient + r * width, d, 0.0f);
+    for (int64_t r = 0; r < rows; ++r) std::fill_n(tile.gradient + r * width, task_.queries * d, 0.0f);
   }
   if (FreeEnd(task_, last) == FreeBegin(task_)) return;  // nothing to choose: no loss
   TeacherOfTile(tile, s);
@@ -207,34 +207,53 @@ void ForecastLoss::RunTile(const Tile& tile, Scratch* s) const {
   const int64_t n = VisibleUnits(task_, last, units_);
   const int64_t teacher_width = VisibleTeacherKeys(task_, last, teacher_keys_);
   const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(d)));
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < d; ++c) s->query[At(r * d + c)] = tile.forecast[r * width + c] * scale;
+  s->student.resize(At(task_.queries * rows * n));
+  for (int64_t i = 0; i < task_.queries; ++i) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < d; ++c) s->query[At(r * d + c)] = tile.forecast[r * width + i * d + c] * scale;
+    }
+    kernels_.product(s->query.data(), d, rows, unit_panels_[At(tile.head)], d, n, s->student.data() + i * rows * n, n);
   }
-  s->student.resize(At(rows * n));
-  kernels_.product(s->query.data(), d, rows, unit_panels_[At(tile.head)], d, n, s->student.data(), n);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t position = tile.positions[At(r)];
     const int64_t seen = VisibleTeacherKeys(task_, position, teacher_keys_);
     tile.results[r * task_.kv_heads] =
-        Row(position, {s->teacher.data() + r * teacher_width, At(seen)}, {s->student.data() + r * n, At(n)}, s);
+        Row(position, {s->teacher.data() + r * teacher_width, At(seen)}, s->student.data() + r * n, rows * n, n, s);
   }
   if (tile.gradient == nullptr) return;
-  kernels_.product(s->student.data(), n, rows, unit_columns_[At(tile.head)], n, d, tile.gradient, width);
+  for (int64_t i = 0; i < task_.queries; ++i) {
+    kernels_.product(s->student.data() + i * rows * n, n, rows, unit_columns_[At(tile.head)], n, d,
+                     tile.gradient + i * d, width);
+  }
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < d; ++c) tile.gradient[r * width + c] *= scale;
+    for (int64_t c = 0; c < task_.queries * d; ++c) tile.gradient[r * width + c] *= scale;
   }
 }
 
-ForecastLoss::PairResult ForecastLoss::Row(int64_t position, std::span<const float> keys, std::span<float> student,
-                                           Scratch* s) const {
+ForecastLoss::PairResult ForecastLoss::Row(int64_t position, std::span<const float> keys, float* student,
+                                           int64_t stride, int64_t width, Scratch* s) const {
   PairResult out;
   const int64_t begin = FreeBegin(task_);
   const int64_t end = FreeEnd(task_, position);
   const int64_t visible = VisibleUnits(task_, position, units_);
   if (begin == end) {
-    std::fill(student.begin(), student.end(), 0.0f);
+    for (int i = 0; i < task_.queries; ++i) std::fill_n(student + i * stride, width, 0.0f);
     return out;
   }
+  // The queries' probabilities, then their mean.
+  for (int i = 0; i < task_.queries; ++i) {
+    float* z = student + i * stride;
+    kernels_.softmax(z, visible);
+    std::fill(z + visible, z + width, 0.0f);
+  }
+  s->mixed.assign(student, student + visible);
+  for (int i = 1; i < task_.queries; ++i) {
+    for (int64_t m = 0; m < visible; ++m) s->mixed[At(m)] += student[i * stride + m];
+  }
+  if (task_.queries > 1) {
+    for (float& p : s->mixed) p /= static_cast<float>(task_.queries);
+  }
+  const std::vector<float>& mixed = s->mixed;
   // Teacher: mass of the units (pooled) or blocks (sketches), and the score of every free block.
   const int per_block = task_.windows_per_block();
   const int before = task_.windows_before();
@@ -253,28 +272,23 @@ ForecastLoss::PairResult ForecastLoss::Row(int64_t position, std::span<const flo
   std::vector<double> mass;  // of the windows
   if (task_.pooled()) {
     mass.resize(At(units_));
-    const int64_t reach = fine ? std::min(units_, (position + 1) / task_.stride + 1) : visible;
+    const int64_t all = fine ? std::min(units_, (position + 1) / task_.stride + 1) : visible;
+    const int64_t reach = task_.queries == 1 ? all : visible;
     for (int64_t m = 0; m < reach; ++m) teacher_total += mass[At(m)] = window(m);
   } else {
-    teacher_total += Sum(keys.data(), static_cast<int64_t>(keys.size()));
+    teacher_total += Sum(keys.data(), task_.queries == 1 ? static_cast<int64_t>(keys.size()) : visible);
   }
   for (int64_t b = begin; b < end; ++b) {
     if (task_.pooled()) {
-      double best = -std::numeric_limits<double>::infinity();
+      double best = 0;
       for (int64_t m = std::max<int64_t>(per_block * b - before, 0); m < std::min(per_block * (b + 1), visible); ++m) {
         s->teacher_blocks[At(b)] = std::max(s->teacher_blocks[At(b)], mass[At(m)]);
-        best = std::max<double>(best, student[At(m)]);
+        best = std::max<double>(best, mixed[At(m)]);
       }
       s->student_blocks[At(b)] = best;
     } else {
       s->teacher_blocks[At(b)] = Sum(keys.data() + b * task_.block_tokens, task_.block_tokens);
-    }
-  }
-  kernels_.softmax(student.data(), visible);
-  std::fill(student.begin() + static_cast<std::ptrdiff_t>(visible), student.end(), 0.0f);
-  if (!task_.pooled()) {
-    for (int64_t b = begin; b < end; ++b) {
-      s->student_blocks[At(b)] = Sum(student.data() + b * task_.block_tokens, task_.block_tokens);
+      s->student_blocks[At(b)] = Sum(mixed.data() + b * task_.block_tokens, task_.block_tokens);
     }
   }
 
@@ -288,7 +302,7 @@ ForecastLoss::PairResult ForecastLoss::Row(int64_t position, std::span<const flo
   }
 
   // Entries: those of each wanted block, then the rest.
-  const double student_sum = Sum(student.data(), visible);
+  const double student_sum = Sum(mixed.data(), visible);
   const double student_total = student_sum + kNormFloor;
   std::vector<Entry> entries;
   Entry rest;
@@ -302,7 +316,7 @@ ForecastLoss::PairResult ForecastLoss::Row(int64_t position, std::span<const flo
         e.begin = std::min<int64_t>(per_block * b + r, units_ - 1);
         e.end = e.begin + 1;
         e.teacher = mass[At(e.begin)] / teacher_total;
-        e.student = student[At(e.begin)] / student_total;
+        e.student = mixed[At(e.begin)] / student_total;
       } else {
         e.begin = b * task_.block_tokens;
         e.end = e.begin + task_.block_tokens;
@@ -321,22 +335,29 @@ ForecastLoss::PairResult ForecastLoss::Row(int64_t position, std::span<const flo
       static_cast<int64_t>(task_.top_k) * task_.entries_per_block() + 1 - static_cast<int64_t>(entries.size());
   out.loss = Divergence(zeros, &entries);
 
-  // Back to the logits. Every unit has the rest's slope, the entries' units theirs instead; the normalisation and the
-  // softmax only shift all slopes by one number.
+  // Back to the logits of each query. Every unit has the rest's slope, the entries' units theirs instead; the
+  // normalisation and the softmax only shift all slopes by one number.
   const double common = entries.back().slope;
   entries.pop_back();
   double along = common * student_sum;  // sum of slope * probability
   for (const Entry& e : entries) along += (e.slope - common) * e.student * student_total;
   const double shift = along / student_total;  // of the normalisation
-  const double mean = (along - shift * student_sum) / student_total;
-  const double unchanged = (common - shift) / student_total - mean;
-  std::vector<std::pair<int64_t, double>> windows;  // changes to add after all units were scaled
-  for (const Entry& e : entries) {
-    for (int64_t m = e.begin; m < e.end; ++m)
-      windows.emplace_back(m, (e.slope - common) / student_total * student[At(m)]);
+  const double share = 1.0 / (student_total * task_.queries);
+  std::vector<std::pair<int64_t, double>> changes;  // to add after all units were scaled
+  for (int i = 0; i < task_.queries; ++i) {
+    float* p = student + i * stride;
+    changes.clear();
+    double mean = (common - shift) * Sum(p, visible);
+    for (const Entry& e : entries) {
+      for (int64_t m = e.begin; m < e.end; ++m) {
+        changes.emplace_back(m, (e.slope - common) * p[m]);
+        mean += changes.back().second;
+      }
+    }
+    const double unchanged = (common - shift - mean) * share;
+    for (int64_t m = 0; m < visible; ++m) p[m] = static_cast<float>(unchanged * p[m]);
+    for (const auto& [m, change] : changes) p[m] += static_cast<float>(change * share);
   }
-  for (int64_t m = 0; m < visible; ++m) student[At(m)] = static_cast<float>(unchanged * student[At(m)]);
-  for (const auto& [m, change] : windows) student[At(m)] += static_cast<float>(change);
   return out;
 }
 

@@ -37,14 +37,14 @@ class ForecastLoss {
   void SetKeys(const float* k, int64_t k_stride, int64_t length);
 
   // For rows at ascending positions inside the sequence: the target layer's queries [rows, Hq * D] (in the same space)
-  // and the Forecast [rows, Hkv * D]. gradient, where not null, receives the derivative of the SUM of the rows' and
-  // heads' losses by every entry of the Forecast. Memory: O(threads * 16 * teacher keys), nothing that grows with
-  // rows * units.
+  // and the Forecast [rows, Hkv * queries * D]. gradient, where not null, receives the derivative of the SUM of the
+  // rows' and heads' losses by every entry of the Forecast. Memory: O(threads * 16 * teacher keys), nothing that grows
+  // with rows * units.
   ForecastTotals Run(std::span<const int32_t> positions, const float* queries, const float* forecast, float* gradient);
 
  private:
   struct Scratch {
-    std::vector<float> query, teacher, z, student;
+    std::vector<float> query, teacher, z, student, mixed;
     std::vector<double> teacher_blocks, student_blocks;
   };
   struct PairResult {
@@ -64,8 +64,10 @@ class ForecastLoss {
   void SetPooled(int head, const float* k, int64_t k_stride);
   void RunTile(const Tile& tile, Scratch* s) const;
   void TeacherOfTile(const Tile& tile, Scratch* s) const;
-  // One row: lists, loss, and the slope of the loss by the student's logits, which replaces `student`.
-  PairResult Row(int64_t position, std::span<const float> teacher, std::span<float> student, Scratch* s) const;
+  // One row: lists, loss, and the slope of the loss by the logits `student` [width] of each query, `stride` apart,
+  // which the slopes replace.
+  PairResult Row(int64_t position, std::span<const float> teacher, float* student, int64_t stride, int64_t width,
+                 Scratch* s) const;
 
   const ForecastTask task_;
   ThreadPool* pool_;

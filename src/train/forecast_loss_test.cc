@@ -27,9 +27,9 @@ Fast RunFast(const GoldenCase& g, const std::vector<int32_t>& positions, int thr
   const auto q = Floats(g.q);
   const auto k = Floats(g.k);
   const auto f = Floats(g.forecast);
-  const int64_t width = static_cast<int64_t>(g.task.kv_heads) * g.task.head_dim;
+  const int64_t width = g.task.forecast_width();
   const int64_t q_width = static_cast<int64_t>(g.task.heads) * g.task.head_dim;
-  loss.SetKeys(k.data(), width, g.length);
+  loss.SetKeys(k.data(), static_cast<int64_t>(g.task.kv_heads) * g.task.head_dim, g.length);
   std::vector<float> rows, queries;
   for (const int32_t p : positions) {
     rows.insert(rows.end(), f.begin() + p * width, f.begin() + (p + 1) * width);
@@ -48,8 +48,8 @@ void ExpectAsDefined(const GoldenCase& g, const std::vector<int32_t>& positions,
   for (size_t i = 0; i < positions.size(); ++i) {
     for (int h = 0; h < t.kv_heads; ++h) {
       const int64_t p = positions[i];
-      const std::span<const double> f(g.forecast.data() + (p * t.kv_heads + h) * t.head_dim,
-                                      static_cast<size_t>(t.head_dim));
+      const int64_t of_head = int64_t{t.queries} * t.head_dim;
+      const std::span<const double> f(g.forecast.data() + (p * t.kv_heads + h) * of_head, static_cast<size_t>(of_head));
       const auto row = ForecastReference(t, {g.length, g.q, g.k}, p, h, f);
       want.loss += row.loss;
       ++want.pairs;
@@ -62,10 +62,8 @@ void ExpectAsDefined(const GoldenCase& g, const std::vector<int32_t>& positions,
       }
       double size = 0;
       for (const double v : row.gradient) size = std::max(size, std::fabs(v));
-      for (int d = 0; d < t.head_dim; ++d) {
-        const size_t at =
-            (i * static_cast<size_t>(t.kv_heads) + static_cast<size_t>(h)) * static_cast<size_t>(t.head_dim) +
-            static_cast<size_t>(d);
+      for (int64_t d = 0; d < of_head; ++d) {
+        const auto at = static_cast<size_t>((static_cast<int64_t>(i) * t.kv_heads + h) * of_head + d);
         EXPECT_NEAR(fast.gradient[at], row.gradient[static_cast<size_t>(d)], 1e-7 + 1e-4 * size) << p << " " << h;
       }
     }
@@ -87,6 +85,14 @@ std::vector<int32_t> EdgeRows(int64_t length) {
 
 TEST(ForecastLoss, EqualsTheDefinition) {
   for (const GoldenCase& g : testing::GoldenCases()) ExpectAsDefined(g, EdgeRows(g.length), BestForecastKernels());
+}
+
+TEST(ForecastLoss, EqualsTheDefinitionWithAForecastForEachQueryHead) {
+  for (GoldenCase g : testing::GoldenCases()) {
+    g.task.queries = g.task.group();
+    g.forecast = testing::Hashed(g.length * g.task.forecast_width(), 5, 2);
+    ExpectAsDefined(g, EdgeRows(g.length), BestForecastKernels());
+  }
 }
 
 TEST(ForecastLoss, EqualsTheDefinitionWithPortableKernels) {

@@ -202,7 +202,7 @@ std::vector<double> ForecastKeys(const ForecastTask& t, const ForecastReferenceI
 ForecastReferenceRow ForecastReference(const ForecastTask& t, const ForecastReferenceInput& in, int64_t position,
                                        int kv_head, std::span<const double> forecast) {
   ForecastReferenceRow out;
-  out.gradient.assign(At(t.head_dim), 0.0);
+  out.gradient.assign(At(t.queries * t.head_dim), 0.0);
   const int64_t blocks = position / t.block_tokens + 1;
   const int64_t units = NumUnits(t, in.length);
   const int64_t visible = VisibleUnits(t, position, units);
@@ -211,8 +211,15 @@ ForecastReferenceRow ForecastReference(const ForecastTask& t, const ForecastRefe
 
   const Vec keys = ForecastKeys(t, in, kv_head);
   const double scale = 1 / std::sqrt(static_cast<double>(t.head_dim));
-  out.student = Attend(forecast.data(), keys, units, visible, t.head_dim);
-  if (t.pooled()) {
+  std::vector<Vec> students;  // of each query
+  out.student.assign(At(units), 0.0);
+  for (int i = 0; i < t.queries; ++i) {
+    students.push_back(Attend(forecast.data() + i * t.head_dim, keys, units, visible, t.head_dim));
+    for (int64_t m = 0; m < units; ++m) out.student[At(m)] += students.back()[At(m)] / t.queries;
+  }
+  if (t.pooled() && t.queries > 1) {
+    out.scores = MaxByBlock(t, blocks, visible, out.student, 0.0);
+  } else if (t.pooled()) {
     Vec raw(At(visible), 0.0);  // what selection scores by: plain dot products
     for (int64_t m = 0; m < visible; ++m) {
       for (int d = 0; d < t.head_dim; ++d) raw[At(m)] += forecast[At(d)] * keys[At(m * t.head_dim + d)];
@@ -223,6 +230,11 @@ ForecastReferenceRow ForecastReference(const ForecastTask& t, const ForecastRefe
   }
   out.forecast_ids = Pick(t, position, out.scores);
 
+  if (t.queries > 1) {  // the local blocks take no part
+    const size_t end = t.pooled() ? At(visible) : At(FreeEnd(t, position));
+    if (out.teacher.size() > end)
+      std::fill(out.teacher.begin() + static_cast<std::ptrdiff_t>(end), out.teacher.end(), 0.0);
+  }
   const double student_total = std::accumulate(out.student.begin(), out.student.end(), 0.0) + kNormFloor;
   const double teacher_total = std::accumulate(out.teacher.begin(), out.teacher.end(), 0.0) + kNormFloor;
   Vec y = out.student;
@@ -260,14 +272,15 @@ ForecastReferenceRow ForecastReference(const ForecastTask& t, const ForecastRefe
   double along = 0;
   for (int64_t m = 0; m < units; ++m) along += by_y[At(m)] * y[At(m)];
   Vec by_p(At(units), 0.0);
-  double mean = 0;
-  for (int64_t m = 0; m < units; ++m) {
-    by_p[At(m)] = (by_y[At(m)] - along) / student_total;
-    mean += by_p[At(m)] * out.student[At(m)];
-  }
-  for (int64_t m = 0; m < visible; ++m) {
-    const double by_z = out.student[At(m)] * (by_p[At(m)] - mean) * scale;
-    for (int d = 0; d < t.head_dim; ++d) out.gradient[At(d)] += by_z * keys[At(m * t.head_dim + d)];
+  for (int64_t m = 0; m < units; ++m) by_p[At(m)] = (by_y[At(m)] - along) / student_total / t.queries;
+  for (int i = 0; i < t.queries; ++i) {
+    const Vec& p = students[At(i)];
+    double mean = 0;
+    for (int64_t m = 0; m < units; ++m) mean += by_p[At(m)] * p[At(m)];
+    for (int64_t m = 0; m < visible; ++m) {
+      const double by_z = p[At(m)] * (by_p[At(m)] - mean) * scale;
+      for (int d = 0; d < t.head_dim; ++d) out.gradient[At(i * t.head_dim + d)] += by_z * keys[At(m * t.head_dim + d)];
+    }
   }
   return out;
 }

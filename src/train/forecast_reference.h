@@ -23,18 +23,18 @@ struct ForecastReferenceInput {
 
 struct ForecastReferenceRow {
   std::vector<double> teacher;        // mass before normalising: [units] for pooled windows, [blocks] for sketches
-  std::vector<double> student;        // the Forecast's probabilities [units]
+  std::vector<double> student;        // the Forecast's probabilities [units], of several queries their mean
   std::vector<double> scores;         // the Forecast's score of every block up to the row's own
   std::vector<int32_t> teacher_ids;   // ascending, at most top_k, forced ones included
   std::vector<int32_t> forecast_ids;  // likewise, by the Forecast
   double loss = 0;                    // of this row and head, in nats
-  std::vector<double> gradient;       // [D] of the loss with respect to the Forecast
+  std::vector<double> gradient;       // [queries * D] of the loss with respect to the Forecast
 };
 
 // What the Forecast scores: pooled keys, or keys as their sketches give them. [units, D] of one KV head.
 std::vector<double> ForecastKeys(const ForecastTask& task, const ForecastReferenceInput& in, int kv_head);
 
-// `forecast` [D] is the Forecast of KV head `kv_head` for the row at `position`.
+// `forecast` [queries * D] is the Forecast of KV head `kv_head` for the row at `position`.
 ForecastReferenceRow ForecastReference(const ForecastTask& task, const ForecastReferenceInput& in, int64_t position,
                                        int kv_head, std::span<const double> forecast);
 

@@ -114,6 +114,26 @@ TEST(ForecastReference, GradientIsTheSlopeOfTheLoss) {
   }
 }
 
+TEST(ForecastReference, GradientOfAForecastForEachQueryHead) {
+  for (GoldenCase g : testing::GoldenCases()) {
+    g.task.queries = g.task.group();
+    const auto f = Hashed(g.task.queries * 8, 5, 2);
+    for (const int64_t p : {int64_t{900}, g.length - 1}) {
+      const auto loss_at = [&](size_t d, double step) {
+        auto moved = f;
+        moved[d] += step;
+        return ForecastReference(g.task, {g.length, g.q, g.k}, p, 1, moved).loss;
+      };
+      const auto grad = ForecastReference(g.task, {g.length, g.q, g.k}, p, 1, f).gradient;
+      ASSERT_EQ(grad.size(), f.size());
+      for (const size_t d : {size_t{3}, size_t{17}}) {
+        const double h = 1e-5;
+        EXPECT_NEAR((loss_at(d, h) - loss_at(d, -h)) / (2 * h), grad[d], 1e-8 + 1e-4 * std::fabs(grad[d]));
+      }
+    }
+  }
+}
+
 TEST(ForecastReference, APerfectStudentHasNoLossAndItsListIsTheTeachers) {
   // One query head a KV head: a Forecast that equals the target's query scores every window in the same order.
   GoldenCase g = testing::GoldenCases().at(1);
@@ -214,6 +234,10 @@ TEST(ForecastTask, ImpossibleConstantsAreNamed) {
   t.heads = 7;
   EXPECT_FALSE(Validate(t).ok());
   t.heads = 8;
+  t.queries = 2;  // neither one nor one a query head
+  EXPECT_FALSE(Validate(t).ok());
+  t.queries = 4;
+  EXPECT_TRUE(Validate(t).ok());
   t.keys = SummaryKind::kNone;
   EXPECT_FALSE(Validate(t).ok());
   EXPECT_FALSE(ParseForecastTeacher("both").ok());

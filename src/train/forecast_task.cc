@@ -20,6 +20,10 @@ Status Validate(const ForecastTask& t) {
     return InvalidArgument("a Forecast needs query heads that are a multiple of the KV heads, not " +
                            std::to_string(t.heads) + " and " + std::to_string(t.kv_heads));
   }
+  if (t.queries != 1 && t.queries != t.group()) {
+    return InvalidArgument("a KV head has one Forecast or one for each of its " + std::to_string(t.group()) +
+                           " query heads, not " + std::to_string(t.queries));
+  }
   if (t.block_tokens < 1 || t.init_blocks < 0 || t.local_blocks < 0) {
     return InvalidArgument("blocks of " + std::to_string(t.block_tokens) + " tokens, " + std::to_string(t.init_blocks) +
                            " initial and " + std::to_string(t.local_blocks) + " local ones are impossible");

@@ -30,6 +30,7 @@ struct ForecastTask {
   int heads = 0;     // Hq
   int kv_heads = 0;  // Hkv
   int head_dim = 0;  // D
+  int queries = 1;   // Forecasts of a KV head: 1, or G, one a query head
   int block_tokens = 64;
   int top_k = 0;  // blocks of a list, forced ones included
   int init_blocks = 1;
@@ -43,6 +44,7 @@ struct ForecastTask {
   int windows_per_block() const { return block_tokens / stride; }
   // Windows that begin in the block before and reach into a block.
   int windows_before() const { return kernel / stride - 1; }
+  int64_t forecast_width() const { return static_cast<int64_t>(kv_heads) * queries * head_dim; }
   // Loss entries of one chosen block.
   int entries_per_block() const { return pooled() ? windows_per_block() : 1; }
 };
@@ -58,7 +60,7 @@ inline int64_t NumUnits(const ForecastTask& t, int64_t length) {
 
 // Units a row at `position` sees. A window is visible from its first token on with the fine teacher, from its last one
 // on with the model's own selection: as the published loss and the forward have it.
-inline int64_t VisibleUnits(const ForecastTask& t, int64_t position, int64_t units) {
+inline int64_t SeenUnits(const ForecastTask& t, int64_t position, int64_t units) {
   int64_t seen = position + 1;
   if (t.pooled() && t.teacher == ForecastTeacher::kFine) seen = position / t.stride + 1;
   if (t.pooled() && t.teacher == ForecastTeacher::kModel) {
@@ -67,21 +69,31 @@ inline int64_t VisibleUnits(const ForecastTask& t, int64_t position, int64_t uni
   return std::min(seen, units);
 }
 
+// Blocks a row may choose freely: neither initial nor local.
+inline int64_t FreeBegin(const ForecastTask& t) { return t.init_blocks; }
+inline int64_t FreeEnd(const ForecastTask& t, int64_t position) {
+  return std::max<int64_t>(position / t.block_tokens - t.local_blocks, FreeBegin(t));
+}
+
+// Units that the Forecast's softmax runs over. With one query a KV head a softmax only keeps the order, so all that the
+// row sees may take part, as published. With several it weighs them against each other and runs, as in the forward,
+// over what lies before the local blocks.
+inline int64_t VisibleUnits(const ForecastTask& t, int64_t position, int64_t units) {
+  const int64_t seen = SeenUnits(t, position, units);
+  if (t.queries == 1) return seen;
+  return std::min(seen, FreeEnd(t, position) * (t.pooled() ? t.windows_per_block() : t.block_tokens));
+}
+
 // Keys the teacher's softmax runs over: units, windows of two keys, or single keys.
 inline int64_t NumTeacherKeys(const ForecastTask& t, int64_t length) {
   if (t.teacher == ForecastTeacher::kModel) return NumUnits(t, length);
   return t.pooled() ? length - 1 : length;
 }
 inline int64_t VisibleTeacherKeys(const ForecastTask& t, int64_t position, int64_t keys) {
-  if (t.teacher == ForecastTeacher::kModel) return VisibleUnits(t, position, keys);
+  if (t.teacher == ForecastTeacher::kModel) return SeenUnits(t, position, keys);
   return std::min(position + 1, keys);
 }
 
-// Blocks a row may choose freely: neither initial nor local.
-inline int64_t FreeBegin(const ForecastTask& t) { return t.init_blocks; }
-inline int64_t FreeEnd(const ForecastTask& t, int64_t position) {
-  return std::max<int64_t>(position / t.block_tokens - t.local_blocks, FreeBegin(t));
-}
 // Free blocks a list of top_k can hold at most.
 inline int FreePicks(const ForecastTask& t) { return t.top_k - t.init_blocks - t.local_blocks - 1; }
 

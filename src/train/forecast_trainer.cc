@@ -39,7 +39,7 @@ StatusOr<std::unique_ptr<ForecastTrainer>> ForecastTrainer::Create(const Forecas
     return InvalidArgument("training starts from " + std::to_string(o.layers) + " projections, not " +
                            std::to_string(initial.size()));
   }
-  const auto weights = At(o.hidden * o.task.kv_heads * o.task.head_dim);
+  const auto weights = At(o.hidden * o.task.forecast_width());
   for (const auto& p : initial) {
     if (p.size() != weights) {
       return InvalidArgument("a projection to start from has " + std::to_string(p.size()) + " weights; " +
@@ -172,21 +172,23 @@ void ForecastTrainer::RunLayer(const LayerActivations& a, std::span<const int32_
     std::copy_n(a.hidden + p * o_.hidden, o_.hidden, next_.data() + r * o_.hidden);
     std::copy_n(a.q + p * a.stride, q_width, queries_.data() + r * q_width);
   }
-  keys_.resize(At(a.rows * width()));
+  const int64_t key_width = static_cast<int64_t>(o_.task.kv_heads) * o_.task.head_dim;
+  keys_.resize(At(a.rows * key_width));
   std::vector<int32_t> everywhere(At(a.rows));
   std::iota(everywhere.begin(), everywhere.end(), 0);
-  for (int64_t p = 0; p < a.rows; ++p) std::copy_n(a.k + p * a.stride, width(), keys_.data() + p * width());
+  for (int64_t p = 0; p < a.rows; ++p) std::copy_n(a.k + p * a.stride, key_width, keys_.data() + p * key_width);
   Rotate(everywhere, o_.task.kv_heads, false, keys_.data());
   Rotate(positions, o_.task.heads, false, queries_.data());
 
   if (a.layer == 0) input_ = next_;  // layer 0 forecasts for itself
   Project(tensors_[At(a.layer)].weight, rows);
-  Rotate(positions, o_.task.kv_heads, false, forecast_.data());
+  const int forecasts = o_.task.kv_heads * o_.task.queries;
+  Rotate(positions, forecasts, false, forecast_.data());
   slope_.resize(forecast_.size());
-  loss_.SetKeys(keys_.data(), width(), a.rows);
+  loss_.SetKeys(keys_.data(), key_width, a.rows);
   totals->Add(loss_.Run(positions, queries_.data(), forecast_.data(), gradient == nullptr ? nullptr : slope_.data()));
   if (gradient != nullptr) {
-    Rotate(positions, o_.task.kv_heads, true, slope_.data());  // the derivative turns back
+    Rotate(positions, forecasts, true, slope_.data());  // the derivative turns back
     AddWeightGradient(rows, weight, gradient);
   }
   std::swap(input_, next_);

@@ -44,7 +44,8 @@ struct ForecastStep {
 
 class ForecastTrainer {
  public:
-  // `initial` has one projection [Hkv * D, hidden] a layer, by target layer; see InitialForecast. `pool` outlives this.
+  // `initial` has one projection [Hkv * queries * D, hidden] a layer, by target layer; see InitialForecast. `pool`
+  // outlives this.
   static StatusOr<std::unique_ptr<ForecastTrainer>> Create(const ForecastTrainerOptions& options,
                                                            std::vector<std::vector<float>> initial, ThreadPool* pool);
 
@@ -76,7 +77,7 @@ class ForecastTrainer {
   void Rotate(std::span<const int32_t> positions, int heads, bool back, float* x) const;
   void FillRopeTable(int64_t length);
   int64_t FirstChoice() const;  // the first position whose row has more blocks than a list
-  int64_t width() const { return static_cast<int64_t>(o_.task.kv_heads) * o_.task.head_dim; }
+  int64_t width() const { return o_.task.forecast_width(); }
 
   ForecastTrainerOptions o_;
   ThreadPool* pool_;
@@ -89,8 +90,8 @@ class ForecastTrainer {
   std::vector<float> cos_, sin_;         // [length, half]
   std::vector<float> input_, next_;      // [rows, hidden]: of the layer before, of this one
   std::vector<float> queries_, keys_;    // [rows, Hq * D], [length, Hkv * D]
-  std::vector<float> forecast_, slope_;  // [rows, Hkv * D]
-  std::vector<float> turned_;            // [Hkv * D, rows]
+  std::vector<float> forecast_, slope_;  // [rows, width]
+  std::vector<float> turned_;            // [width, rows]
   Panels panels_;
 };
 

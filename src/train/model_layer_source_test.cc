@@ -120,7 +120,7 @@ TEST(ForecastInit, FromQueriesIsTheGroupsMeanQuery) {
   const testing::TempDir dir;
   const Loaded m = Load(dir, "llama");
   const ModelConfig& c = m.config;
-  const auto initial = ForecastFromQueries(*m.file, c, WeightNames::kGguf);
+  const auto initial = ForecastFromQueries(*m.file, c, 1, WeightNames::kGguf);
   ASSERT_TRUE(initial.ok()) << initial.status().message();
   ASSERT_EQ(initial->size(), static_cast<size_t>(c.layers));
   auto source = ModelLayerSource::Create(*m.model, c, m.plan, 32);
@@ -153,9 +153,9 @@ TEST(ForecastInit, RandomIsSeededAndBounded) {
   c.hidden = 64;
   c.kv_heads = 2;
   c.head_dim = 8;
-  const auto a = RandomForecast(c, 1);
-  EXPECT_EQ(a, RandomForecast(c, 1));
-  EXPECT_NE(a, RandomForecast(c, 2));
+  const auto a = RandomForecast(c, 1, 1);
+  EXPECT_EQ(a, RandomForecast(c, 1, 1));
+  EXPECT_NE(a, RandomForecast(c, 1, 2));
   ASSERT_EQ(a.size(), 2u);
   EXPECT_NE(a[0], a[1]);
   float largest = 0;

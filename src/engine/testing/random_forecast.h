@@ -23,12 +23,13 @@ inline Forecast EmptyForecast(const std::shared_ptr<Model>& model, SummaryKind k
   return f;
 }
 
-inline Forecast RandomForecast(const std::shared_ptr<Model>& model, SummaryKind keys) {
+// `heads`: kKvHeads or kHeads.
+inline Forecast RandomForecast(const std::shared_ptr<Model>& model, SummaryKind keys, int heads = kKvHeads) {
   Forecast f = EmptyForecast(model, keys);
   std::mt19937 rng(4);
   std::normal_distribution<float> normal(0, 0.4f);
   for (auto& p : f.projections) {
-    for (int i = 0; i < kKvHeads * kDim * kHidden; ++i) p.push_back(normal(rng));
+    for (int i = 0; i < heads * kDim * kHidden; ++i) p.push_back(normal(rng));
   }
   return f;
 }
