@@ -297,41 +297,8 @@ class Forward final : public ModelRunner {
     return out;
   }
 
-  Status MakeTiers() {
-    TieredCacheShape s;
-    s.layers = c_.layers;
-    s.heads = cached_heads_;
-    s.kv_heads = c_.kv_heads;
-    s.block_tokens = block_tokens_;
-    s.max_rows = o_.max_rows;
-    s.max_seqs = o_.max_seqs;
-    s.max_blocks = max_blocks_;
-    s.num_blocks = o_.num_blocks;
-    s.page_bytes = kv_[0].view.page_bytes;
-    if (o_.plan.summary.kind == SummaryKind::kPooledKeys || o_.plan.summary.kind == SummaryKind::kCompressed) {
-      s.summary_kernel = o_.plan.summary.kernel;
-      s.summary_stride = o_.plan.summary.stride;
-    }
-    const uint64_t all =
-        static_cast<uint64_t>(c_.layers) * static_cast<uint64_t>(cached_heads_) * static_cast<uint64_t>(o_.num_blocks);
-    const int64_t least = TieredCache::MinimumSlots(s, o_.tiers);
-    const uint64_t slots = std::min(o_.tiers.memory_bytes / s.page_bytes, std::max(all, static_cast<uint64_t>(least)));
-    FS_ASSIGN_OR_RETURN(tier_pages_, b_.Allocate(static_cast<size_t>(slots * s.page_bytes + kIoAlignment)));
-    const auto at = reinterpret_cast<uintptr_t>(tier_pages_.data());
-    std::byte* pages = tier_pages_.data() + (RoundUpToIo(at) - at);
-    FS_ASSIGN_OR_RETURN(tiered_, TieredCache::Create(s, o_.tiers, {pages, static_cast<size_t>(slots * s.page_bytes)}));
-    for (int l = 0; l < c_.layers; ++l) {
-      KvView& view = kv_[static_cast<size_t>(l)].view;
-      view.pages = pages;
-      view.slots = tiered_->tiers().slots(l);
-    }
-    const size_t carry = static_cast<size_t>(o_.max_rows) * b_.AttendCarryBytes(c_.heads, c_.head_dim);
-    FS_ASSIGN_OR_RETURN(carry_, b_.Allocate(carry));
-    if (IsNsa()) {
-      FS_ASSIGN_OR_RETURN(window_carry_, b_.Allocate(carry));
-    }
-    return OkStatus();
-  }
+  // In forward_tiers-inl.h.
+  Status MakeTiers();
 
   Status AllocateActivations() {
     const auto floats = [&](int64_t rows, int64_t width) {
@@ -562,54 +529,11 @@ class Forward final : public ModelRunner {
     b_.Attend(attend);
   }
 
-  // Tells the tiers what layer l attends to; its list is known.
-  void PlanLayer(int l, const Batch& batch, bool any_selects) {
-    LayerReads reads;
-    if (Selects(static_cast<size_t>(l)) && any_selects) {
-      LayerList& list = *std::find_if(lists_.begin(), lists_.end(), [&](const auto& own) { return own.layer == l; });
-      FetchCounts(list, batch);
-      FetchIds(list, batch);
-      const size_t pairs = Pairs(batch);
-      reads.counts = std::span(list.host_counts).first(pairs);
-      reads.ids = list.host_ids;
-      reads.max_selected = o_.plan.top_k;
-    }
-    const bool sets = c_.nsa.kv_sets == 3;
-    reads.list_head = sets ? kSelected * c_.kv_heads : 0;
-    reads.window = IsNsa() ? c_.nsa.window : 0;
-    reads.window_head = sets ? kWindow * c_.kv_heads : 0;
-    tiered_->Plan(l, reads);
-  }
-
-  // Opens and plans layer l while the one before computes, where its list is known by now.
-  Status PlanAhead(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
-    if (!o_.tiers.lookahead || l >= c_.layers) return OkStatus();
-    const bool lists = Selects(static_cast<size_t>(l)) && any_selects;
-    if (lists && !Inherits(l) && !(KnownEarly(l) && early_)) return OkStatus();
-    FS_RETURN_IF_ERROR(OpenLayer(l, batch));
-    if (lists && !Inherits(l)) Select(l, rows, nullptr, any_selects);
-    PlanLayer(l, batch, any_selects);
-    return OkStatus();
-  }
-
-  Status AttendInWindows(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
-    if (!tiered_->Planned(l)) PlanLayer(l, batch, any_selects);
-    const int n = tiered_->NumWindows(l);
-    for (int w = 0; w < n; ++w) {
-      FS_RETURN_IF_ERROR(tiered_->StartWindow(l, w));
-      if (o_.tiers.lookahead && w + 1 < n) {
-        FS_RETURN_IF_ERROR(tiered_->StartWindow(l, w + 1));
-      } else if (w + 1 == n) {
-        FS_RETURN_IF_ERROR(PlanAhead(l + 1, batch, rows, any_selects));
-        if (tiered_->Planned(l + 1)) FS_RETURN_IF_ERROR(tiered_->StartWindow(l + 1, 0));
-      }
-      FS_RETURN_IF_ERROR(tiered_->AwaitWindow(l, w));
-      AttendPart(l, rows, any_selects, tiered_->FirstBlock(l, w), tiered_->EndBlock(l, w));
-      tiered_->FinishWindow(l, w);
-    }
-    tiered_->CloseLayer(l);
-    return OkStatus();
-  }
+  // In forward_tiers-inl.h. PlanLayer tells the tiers what layer l attends to; its list is known. PlanAhead opens and
+  // plans layer l while the one before computes, where its list is known by then.
+  void PlanLayer(int l, const Batch& batch, bool any_selects);
+  Status PlanAhead(int l, const Batch& batch, const RowBatch& rows, bool any_selects);
+  Status AttendInWindows(int l, const Batch& batch, const RowBatch& rows, bool any_selects);
 
   float Scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.head_dim))); }
 
