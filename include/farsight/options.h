@@ -98,7 +98,7 @@ struct EngineOptions {
   AttentionOptions attention = {};
   std::string forecast = {};  // kSparda: file of Forecast projections for this model; empty: none
   Drafting drafting = Drafting::kOff;
-  int draft_max = 8;  // drafted tokens of a sequence and step at most: 1 to 64
+  int draft_max = 32;  // drafted tokens of a sequence and step at most: 1 to 64
   // The most guesses a token may have at each depth: several make a draft a tree, as deep as this list is long. Empty:
   // one, a chain of draft_max. kAuto chooses for itself.
   std::vector<int> draft_tree = {};

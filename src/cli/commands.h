@@ -24,7 +24,7 @@ struct RunArgs {
   KvArgs kv;
   std::string session;
   std::string draft = "auto";
-  int draft_max = 8;
+  int draft_max = 32;
   std::vector<int> draft_tree;
   std::string precision = "strict";
   std::string profile;  // of the planner; empty: DefaultProfile()

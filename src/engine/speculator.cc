@@ -11,6 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kShadowTokens = 8;
+constexpr size_t kRehearsed = 96;  // last tokens of a text that lookups are tried on
+constexpr int kRehearsedTokens = 16;
 constexpr double kShadowShare = 0.003;  // of the time of steps, that shadows may take
 
 double MicrosecondsSince(Clock::time_point start) {
@@ -90,10 +92,15 @@ StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& op
 }
 
 Status Speculator::Begin(uint64_t sequence, std::span<const int32_t> tokens) {
+  if (planner_) planner_->StartRequest(static_cast<int64_t>(tokens.size()), SelfMatchRate(tokens));
   for (const auto& d : drafters_) {
     if (d == nullptr) continue;
     FS_RETURN_IF_ERROR(d->Begin(sequence));
-    FS_RETURN_IF_ERROR(d->Observe(sequence, tokens));
+    const auto rehearsed = planner_ && d->kind() != DrafterKind::kModel
+                               ? tokens.last(std::min(kRehearsed, tokens.size() / 2))
+                               : std::span<const int32_t>();
+    FS_RETURN_IF_ERROR(d->Observe(sequence, tokens.first(tokens.size() - rehearsed.size())));
+    FS_RETURN_IF_ERROR(Rehearse(sequence, rehearsed, d.get()));
   }
   if (Of(DrafterKind::kModel) != nullptr) {  // reads the text now, so that its first guess costs what the others will
     DraftRequest r;
@@ -103,8 +110,28 @@ Status Speculator::Begin(uint64_t sequence, std::span<const int32_t> tokens) {
     Draft unused;
     FS_RETURN_IF_ERROR(Of(DrafterKind::kModel)->Propose(std::span(&r, 1), std::span(&unused, 1)));
   }
-  if (planner_) planner_->StartRequest(static_cast<int64_t>(tokens.size()), SelfMatchRate(tokens));
   shadows_.erase(sequence);
+  return OkStatus();
+}
+
+// The end of the text as if it were the answer, in steps as they would have been: what comes next is likely to be as
+// predictable, and guessing what is known costs nothing.
+Status Speculator::Rehearse(uint64_t sequence, std::span<const int32_t> tokens, Drafter* drafter) {
+  while (!tokens.empty()) {
+    DraftRequest request;
+    request.sequence = sequence;
+    request.shape = ChainShape(kRehearsedTokens);
+    request.max_tokens = kRehearsedTokens;
+    Draft draft;
+    FS_RETURN_IF_ERROR(drafter->Propose(std::span(&request, 1), std::span(&draft, 1)));
+    const auto levels = ShadowOutcomeOf(draft.tree, tokens, request.shape, request.max_tokens);
+    planner_->ObserveShadow(drafter->kind(), levels);
+    size_t right = 0;
+    for (const LevelOutcome& level : levels) right += level.hit >= 0 ? 1 : 0;
+    const size_t step = std::min(right + 1, tokens.size());
+    FS_RETURN_IF_ERROR(drafter->Observe(sequence, tokens.first(step)));
+    tokens = tokens.subspan(step);
+  }
   return OkStatus();
 }
 

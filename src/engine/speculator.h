@@ -64,6 +64,7 @@ class Speculator {
   };
 
   Drafter* Of(DrafterKind kind) { return drafters_[static_cast<size_t>(kind)].get(); }
+  Status Rehearse(uint64_t sequence, std::span<const int32_t> tokens, Drafter* drafter);
   Status CastShadows(std::span<const Ask> asks, DrafterKind used);
   void FollowShadows(uint64_t sequence, std::span<const int32_t> tokens);
 

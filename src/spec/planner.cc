@@ -11,11 +11,13 @@ namespace farsight {
 namespace {
 
 constexpr int kEvaluateEvery = 8;        // steps
+constexpr size_t kRightShadow = 8;       // tokens of a free guess that, all right, open a new loan
 constexpr int kShadowLife = 32;          // steps for which a free outcome spares an exploration
 constexpr int kPlainSteps = 2;           // that measure plain decoding where no profile does
 constexpr double kPromising = 0.9;       // of the rate in use
 constexpr double kOptimism = 0.25;       // of a drafter that is explored
 constexpr double kExploringReserve = 4;  // plain steps that the budget of exploring may save up
+constexpr double kRiskShare = 0.35;      // of a plain step, that a row may cost where it was never measured
 // Rough proportions where nothing was measured: a row more costs a tenth of a step, a token of a draft model a third of
 // one, a lookup nothing.
 // Of a correction: what the profile counts, in steps; how many steps count; and what a step at half or twice the rows
@@ -142,8 +144,12 @@ double Planner::ExpectedUs(int strategy, int64_t context, int batch) const {
 }
 
 double Planner::Risk(int strategy, double plain_us, int64_t context, int batch) const {
-  const DraftForecast full{1, 1, static_cast<double>(menu_[static_cast<size_t>(strategy)].shape.max_nodes)};
-  return std::max(0.0, StepUs(strategy, full, context, batch) / plain_us - 1);
+  const double nodes = menu_[static_cast<size_t>(strategy)].shape.max_nodes;
+  const double likely = std::max(0.0, StepUs(strategy, {1, 1, nodes}, context, batch) / plain_us - 1);
+  // What rows cost is unknown until as many have run or a profile says it.
+  const auto mode = static_cast<size_t>(mode_of_[static_cast<size_t>(strategy)]);
+  const bool known = !verify_times_[mode].empty() || verify_[mode][static_cast<size_t>(RowBucket(1 + nodes))].count > 0;
+  return known ? likely : std::max(likely, kRiskShare * nodes);
 }
 
 void Planner::Evaluate(int64_t context, int batch) {
@@ -303,6 +309,9 @@ void Planner::ObserveShadow(DrafterKind drafter, const std::vector<LevelOutcome>
   if (levels.empty()) return;
   const auto k = static_cast<size_t>(drafter);
   kinds_[k].shadow_step = step_;
+  // A guess that would have been right to its end is worth a new loan: losses of long ago must not bar what pays now.
+  const bool right = std::all_of(levels.begin(), levels.end(), [](const LevelOutcome& l) { return l.hit >= 0; });
+  if (right && levels.size() >= kRightShadow) account_ = std::max(account_, kLoan);
   if (acceptance_[k].Observe(levels)) changed_ = true;
 }
 
