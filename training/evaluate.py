@@ -216,7 +216,7 @@ def main():
         for kind in ('prose', 'code'):
             for T in [int(v) for v in a.bpb.split(',') if v][:2]:
                 parts.append(('%s %s %d' % (label, kind, T), lambda T=T, kind=kind: e.bits_per_byte(T, kind, full)))
-    longest = [T for T, _ in lengths if T <= 16384][-2:]
+    longest = sorted(T for T, _ in lengths if T <= 16384)[-2:]
     if arch in ('nsa', 'infllm'):
         for T in longest:
             n = min(40, dict(lengths)[T])

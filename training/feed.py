@@ -9,11 +9,11 @@ import torch
 from retrieval import Generator, Vocabulary
 
 
-def build_rows(out, tokens, folder, seed, shapes, share, stop, first_share):
+def build_rows(out, tokens, folder, seed, shapes, share, stop, first_share, far_share):
     """shapes: [(T, rows, probability)]; every batch has one of them."""
     torch.set_num_threads(1)
     os.nice(5)
-    generator = Generator(tokens, Vocabulary(folder), seed, first_share=first_share)
+    generator = Generator(tokens, Vocabulary(folder), seed, first_share=first_share, far_share=far_share)
     choice = np.random.default_rng(seed + 1)
     while not stop.is_set():
         T, rows, _ = shapes[int(choice.choice(len(shapes), p=[p for _, _, p in shapes]))]
@@ -27,12 +27,12 @@ def build_rows(out, tokens, folder, seed, shapes, share, stop, first_share):
 
 
 class Feed:
-    def __init__(self, tokens, folder, shapes, share, seed, workers, device, first_share):
+    def __init__(self, tokens, folder, shapes, share, seed, workers, device, first_share, far_share):
         context = multiprocessing.get_context('fork')
         self.device = device
         self.queue, self.stop = context.Queue(maxsize=3 * workers), context.Event()
         self.processes = [context.Process(target=build_rows, daemon=True, args=(
-            self.queue, tokens, folder, seed * 1000 + i, shapes, share, self.stop, first_share)) for i in range(workers)]
+            self.queue, tokens, folder, seed * 1000 + i, shapes, share, self.stop, first_share, far_share)) for i in range(workers)]
         for process in self.processes:
             process.start()
 

@@ -52,7 +52,9 @@ def training_of(name, number, log, data):
         2: ('Second run, from the Q8_0 weights of the first, every length in turn. ', 'continue.sh second %s DATA INIT OUT %d' % (name, amount),
             ' shared with another training process'),
         3: ('Third run, from the Q8_0 weights of the second, mostly long rows, more needles at the start. ',
-            'continue.sh third %s DATA INIT OUT %d' % (name, amount), ' shared with two other training processes')}[number]
+            'continue.sh third %s DATA INIT OUT %d' % (name, amount), ' shared with two other training processes'),
+        4: ('Fourth run, from the Q8_0 weights of the third, two thirds of the tokens in rows of 32K and 64K, needles at the start asked from '
+            'the far end. ', 'continue.sh fourth %s DATA INIT OUT %d' % (name, amount), '')}[number]
     out = ['%s%.2f M parameters. %.1f M tokens in %d steps of 131,072 (about %.1f passes over the text), %d s of steps and %d s of '
            'compiling on one NVIDIA H200%s (driver 580.159.04, PyTorch %s); bf16 products over f32 weights. Seed %d (rows are built by '
            'parallel processes, so a rerun is close but not identical).' % (
@@ -138,13 +140,13 @@ def needles_of(result, first, title, longest):
            '| context | form | n | ' + ' | '.join('%d %%' % (100 * d) for d in (0, .25, .5, .75, .95)) + ' |',
            '| --- | --- | --- | --- | --- | --- | --- | --- |']
     cells = []
-    for key, r in list(result.items()) + list(first.items()):
-        if key.startswith('needle'):
-            out.append('| %d | %s%s | %d | %s |' % (
-                r['T'], r['form'], ' (first run\'s weights)' if key in first else '', r['n'], ' | '.join(
-                    '%.1f [%.1f, %.1f]' % (100 * v, 100 * lo, 100 * hi) for v, (lo, hi) in zip(r['exact'], r['interval']))))
-            if r['form'] == 'question' and key in result:
-                cells.append(r)
+    measured = [(key, r) for key, r in list(result.items()) + list(first.items()) if key.startswith('needle')]
+    for key, r in sorted(measured, key=lambda entry: entry[1]['T']):
+        out.append('| %d | %s%s | %d | %s |' % (
+            r['T'], r['form'], ' (first run\'s weights)' if key in first else '', r['n'], ' | '.join(
+                '%.1f [%.1f, %.1f]' % (100 * v, 100 * lo, 100 * hi) for v, (lo, hi) in zip(r['exact'], r['interval']))))
+        if r['form'] == 'question' and key in result:
+            cells.append(r)
     picture(cells, '%s/../models/%s-needles.svg' % (HERE, title))
     out += ['', '![needle grid, question form](%s-needles.svg)' % title, '']
     starts = [('these', key, r) for key, r in result.items() if key.startswith('start ')]
@@ -169,7 +171,7 @@ def needles_of(result, first, title, longest):
 def card(name):
     title, about = ABOUT[name]
     data, result = read_json(HERE + '/results/data.json'), read_json('%s/results/%s.json' % (HERE, name))
-    logs = [lines_of(path) for path in ('%s/results/%s%s.log.jsonl' % (HERE, name, part) for part in ('', '.2', '.3')) if os.path.exists(path)]
+    logs = [lines_of(path) for path in ('%s/results/%s%s.log.jsonl' % (HERE, name, part) for part in ('', '.2', '.3', '.4')) if os.path.exists(path)]
     phases = [p for log in logs for r in log if r.get('event') == 'start' for p in json.loads(r['arguments']['phases'])]
     longest = max(p[1] if isinstance(p[1], int) else max(T for T, _ in p[1]) for p in phases)
     out = ['# ' + title, '', about + ' Trained by this project; licence of the weights: Apache-2.0.', '',
@@ -200,7 +202,7 @@ def card(name):
             'Debian bookworm packages (name, version, MB of text after cleaning): ' + ', '.join('%s %s (%.1f)' % (
                 k, v['version'], v['megabytes']) for k, v in sorted(data['packages'].items()) if v.get('megabytes', 0) > 0) +
             '; needle words from wamerican. %.1f M training tokens, %.1f MB.' % (data['train_tokens'] / 1e6, data['train_bytes'] / 1e6), '',
-            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, drawn once%s.' % (' with the engine' if name == 'infllm' else ' with the trainer'), '']
+            '## Twenty unselected samples', '', 'Temperature 0.8, seed 1, drawn once with the trainer.', '']
     for text in result.get('samples', []):
         out += ['```text', text.replace('```', "'''").replace('\ufffd', '?'), '```']
     with open('%s/../models/%s.md' % (HERE, title), 'w') as file:

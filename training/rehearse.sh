@@ -38,7 +38,7 @@ PYTHON
 done
 # a second run from the exported numbers: two lengths in turn, counted in tokens, needles at the start
 "$python" train.py --model nsa --config "$tiny" --data "$work/data" --out "$work/again" --workers 1 --log 4 --warm 3 --unit tokens \
-  --init "$work/nsa.gguf" --first-share 0.3 --phases '[[0.004096,[[128,0.5],[256,0.5]],512,0.8,"sparse"]]' > "$work/again.txt"
+  --init "$work/nsa.gguf" --first-share 0.3 --far-share 0.5 --start-weight 8 --phases '[[0.004096,[[128,0.5],[256,0.5]],512,0.8,"sparse"]]' > "$work/again.txt"
 grep -q '"event": "done", "step": 8, "tokens": 4096' "$work/again.txt"
 "$python" evaluate.py --weights "$work/nsa/final.int8" --draft "$work/draft/final.int8" --data "$work/data" --out "$work/nsa.json" \
   --lengths 256:1 --starts 256:1 --full "$work/nsa/last.pt" --bpb 256 --bpb-tokens 512 --tokens 1024 --sample-tokens 1 > "$work/evaluation.txt"

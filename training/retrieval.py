@@ -62,9 +62,10 @@ class Vocabulary:
 
 
 class Generator:
-    def __init__(self, tokens, vocabulary, seed, held_out=False, first_share=0.1):
+    def __init__(self, tokens, vocabulary, seed, held_out=False, first_share=0.1, far_share=0.0):
         self.tokens, self.v, self.r = tokens, vocabulary, np.random.default_rng(seed)
         self.first_share = first_share  # of the pairs start within the first 40 tokens, which else almost never happens
+        self.far_share = far_share  # of the questions about such a pair stand in the row's last quarter
         self.words = vocabulary.words['held_out' if held_out else 'train']
 
     # --- material ---
@@ -132,7 +133,8 @@ class Generator:
         used = len(first)
         for i, (ids, codes) in enumerate(later):
             if not (at_end and i == 0):
-                q = self.free(taken, len(ids), p + len(first), n)
+                is_far = p < low + START_TOKENS and self.far_share > 0 and self.r.random() < self.far_share
+                q = self.free(taken, len(ids), n * 3 // 4 if is_far else p + len(first), n)
             if q < 0:
                 continue
             codes = [START if c == NEEDLE else c for c in codes] if p < low + START_TOKENS else codes

@@ -40,7 +40,9 @@ def arguments():
     p.add_argument('--decay', type=float, default=0.05)
     p.add_argument('--cooldown', type=float, default=0.35, help='last part of the time, learning rate linear to 0')
     p.add_argument('--warm', type=int, default=100)
-    p.add_argument('--first-share', type=float, default=0.1)
+    p.add_argument('--first-share', type=float, default=0.1, help='of the retrieval rows have a needle at their start')
+    p.add_argument('--far-share', type=float, default=0.0, help='of the questions about it stand in the last quarter')
+    p.add_argument('--start-weight', type=float, default=LOSS_WEIGHTS[START], help='of the loss of its digits')
     p.add_argument('--workers', type=int, default=12)
     p.add_argument('--save', type=float, default=60)
     p.add_argument('--log', type=int, default=50)
@@ -141,6 +143,7 @@ def main():
     if device == 'cuda' and not a.no_compile:
         model.Pieces.compile()
     weights = torch.tensor(LOSS_WEIGHTS, device=device)
+    weights[START] = a.start_weight
     log(event='start', parameters=sum(p.numel() for p in net.parameters()), train_tokens=len(tokens), state=state, arguments=vars(a),
         torch=torch.__version__, device=torch.cuda.get_device_name() if device == 'cuda' else 'cpu')
 
@@ -165,7 +168,7 @@ def main():
             if feed:
                 feed.close()
             shapes = shapes_of(lengths, tokens_or_rows)
-            feed = Feed(tokens, a.data, shapes, share, a.seed * 77 + phase + 1 + state['step'], a.workers, device, a.first_share)
+            feed = Feed(tokens, a.data, shapes, share, a.seed * 77 + phase + 1 + state['step'], a.workers, device, a.first_share, a.far_share)
             state['phase'] = phase
             log(event='phase', phase=phase, T=lengths, rows=tokens_or_rows, mode=mode,
                 **{k: state[k] for k in ('step', 'tokens', 'elapsed')})
