@@ -1,6 +1,9 @@
 #include "base/thread_pool.h"
 
+#include <utility>
+
 #include "base/check.h"
+#include "base/pause.h"
 
 namespace farsight {
 namespace {
@@ -8,14 +11,6 @@ namespace {
 // About 100 us of spinning: longer than any gap between two ops of a step, shorter than a person notices on an idle
 // engine. Past it a worker sleeps, so an idle process uses no CPU.
 constexpr int kSpins = 20000;
-
-inline void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#else
-  std::this_thread::yield();
-#endif
-}
 
 }  // namespace
 
@@ -32,6 +27,10 @@ ThreadPool::~ThreadPool() {
   }
   wake_.notify_all();
   for (auto& w : workers_) w.join();
+}
+
+void ThreadPool::RunAside() {
+  if (const Call call = std::exchange(aside_, nullptr); call != nullptr) call(aside_ctx_, num_threads_ - 1);
 }
 
 void ThreadPool::Dispatch(Call call, void* ctx) {
@@ -66,6 +65,7 @@ void ThreadPool::Work(int thread) {
     }
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load()) return;
+    if (thread == num_threads_ - 1) RunAside();
     call_(ctx_, thread);
     running_.fetch_sub(1, std::memory_order_release);
   }

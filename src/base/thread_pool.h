@@ -48,14 +48,24 @@ class ThreadPool {
     });
   }
 
- private:
   using Call = void (*)(void* ctx, int thread);
+  // Has the last worker call this before its part of the next RunOnAll or ParallelFor, while the others begin theirs.
+  // RunAside, by the caller, at the end: whatever nobody came to is done there.
+  void SetAside(Call call, void* ctx) {
+    aside_ = call;
+    aside_ctx_ = ctx;
+  }
+  void RunAside();
+
+ private:
   void Dispatch(Call call, void* ctx);
   void Work(int thread);
 
   const int num_threads_;
   Call call_ = nullptr;
   void* ctx_ = nullptr;
+  Call aside_ = nullptr;
+  void* aside_ctx_ = nullptr;
   alignas(64) std::atomic<uint32_t> generation_{0};  // bumped to start a job
   alignas(64) std::atomic<int> running_{0};          // workers not yet done with the job
   alignas(64) std::atomic<int64_t> next_task_{0};

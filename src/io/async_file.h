@@ -54,6 +54,10 @@ class AsyncFile {
   // Starts all pieces and returns; waits only while more operations are under way than the queue holds. Faults are
   // reported by Wait: every ticket must be waited for, also after an error elsewhere. Allocates nothing once warm.
   virtual IoTicket Start(IoKind kind, std::span<const IoPiece> pieces) = 0;
+  // As Start, but the system may hear of the pieces only when Submit or Wait is called. Submit alone may be called on
+  // another thread, as long as nothing else is called meanwhile.
+  virtual IoTicket Queue(IoKind kind, std::span<const IoPiece> pieces) { return Start(kind, pieces); }
+  virtual void Submit() {}
   // True when Wait would return at once. Never blocks.
   virtual bool Done(IoTicket ticket) = 0;
   // Blocks until every piece is transferred or has failed; the fault of the lowest piece is returned:

@@ -1,6 +1,7 @@
 // io_uring: no thread of ours between the caller and the disk. Completions are taken whenever the caller comes by.
 #include <utility>
 
+#include "base/pause.h"
 #include "io/async_file_ops.h"
 #ifdef FARSIGHT_HAVE_URING
 #include <liburing.h>
@@ -12,6 +13,8 @@ namespace farsight::internal {
 
 #ifdef FARSIGHT_HAVE_URING
 namespace {
+
+constexpr int kSpins = 4000;  // of Wait before it sleeps; longer than a page takes
 
 class UringFile final : public AsyncFile {
  public:
@@ -33,16 +36,21 @@ class UringFile final : public AsyncFile {
   void Adopt(EngineFile file) { file_ = std::move(file); }
 
   IoTicket Start(IoKind kind, std::span<const IoPiece> pieces) override {
+    const IoTicket ticket = Queue(kind, pieces);
+    Submit();
+    return ticket;
+  }
+
+  IoTicket Queue(IoKind kind, std::span<const IoPiece> pieces) override {
     const IoTicket ticket = ops_.NewTicket(pieces);
     if (!ops_.Usable(ticket)) return ticket;
     for (size_t i = 0; i < pieces.size();) {
       const size_t n = CountMergeable(pieces.subspan(i));
       if (!ops_.HasFree()) Submit();
       while (!ops_.HasFree()) Reap(true);
-      Queue(ops_.NewOp(kind, ticket, pieces.subspan(i, n), i));
+      Enqueue(ops_.NewOp(kind, ticket, pieces.subspan(i, n), i));
       i += n;
     }
-    Submit();
     return ticket;
   }
 
@@ -51,7 +59,21 @@ class UringFile final : public AsyncFile {
     return ops_.Done(ticket);
   }
 
+  // An interrupted or refused submission is repeated by the next call; entries stay queued.
+  void Submit() override {
+    if (io_uring_sq_ready(&ring_) > 0) (void)io_uring_submit(&ring_);
+  }
+
   Status Wait(IoTicket ticket) override {
+    // A sleep and its waking cost about as much as a read takes.
+    if (!ops_.Done(ticket)) Submit();
+    for (int spin = 0; spin < kSpins && !ops_.Done(ticket); ++spin) {
+      if (io_uring_cq_ready(&ring_) > 0) {
+        Reap(false);
+      } else {
+        Pause();
+      }
+    }
     while (!ops_.Done(ticket)) Reap(true);
     return ops_.Redeem(ticket);
   }
@@ -65,7 +87,7 @@ class UringFile final : public AsyncFile {
 
  private:
   // There is always room: as many entries as operations.
-  void Queue(uint32_t index) {
+  void Enqueue(uint32_t index) {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     while (sqe == nullptr) {
       Submit();
@@ -82,9 +104,6 @@ class UringFile final : public AsyncFile {
     io_uring_sqe_set_data64(sqe, index);
   }
 
-  // An interrupted or refused submission is repeated by the next call; entries stay queued.
-  void Submit() { (void)io_uring_submit(&ring_); }
-
   void Reap(bool block) {
     io_uring_cqe* cqe = nullptr;
     if (block) {
@@ -96,7 +115,7 @@ class UringFile final : public AsyncFile {
       const int result = cqe->res;
       io_uring_cqe_seen(&ring_, cqe);
       if (!ops_.Advance(index, result)) {
-        Queue(index);
+        Enqueue(index);
         again = true;
       }
       cqe = nullptr;

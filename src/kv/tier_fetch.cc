@@ -56,7 +56,7 @@ StatusOr<FetchTicket> KvTiers::Request(int32_t layer, std::span<const int32_t> p
   c.selected += f->held.size();
   c.missed += f->misses.size();
   c.hit += f->held.size() - f->misses.size();
-  StartReads(f);
+  QueueReads(f);
   return FetchTicket{static_cast<int32_t>(f - fetches_.data()), f->generation};
 }
 
@@ -105,7 +105,7 @@ Status KvTiers::TakeSlotsForMisses(Fetch* fetch) {
 }
 
 // By place, so that neighbours in the file become one operation whatever the order of the list.
-void KvTiers::StartReads(Fetch* fetch) {
+void KvTiers::QueueReads(Fetch* fetch) {
   auto& misses = fetch->misses;
   if (misses.empty()) {
     fetch->loaded = true;
@@ -120,9 +120,15 @@ void KvTiers::StartReads(Fetch* fetch) {
       pieces_.push_back({misses[end].offset, SlotData(misses[end].slot), o_.page_bytes});
     }
     const int32_t store = misses[first].store;
-    const IoTicket ticket = stores_[static_cast<size_t>(store)]->file().Start(IoKind::kRead, pieces_);
+    const IoTicket ticket = stores_[static_cast<size_t>(store)]->file().Queue(IoKind::kRead, pieces_);
     fetch->reads.push_back({store, first, end - first, ticket});
     first = end;
+  }
+}
+
+void KvTiers::Submit() {
+  for (BlockStore* store : stores_) {
+    if (store != nullptr) store->file().Submit();
   }
 }
 

@@ -14,7 +14,8 @@
 //   tiers.BeginStep();                                              once a step
 //   FS_RETURN_IF_ERROR(tiers.BeginAppend(l, blocks));               room for what is written; before the request for l
 //   ... AppendKv, Summarise ...
-//   FS_ASSIGN_OR_RETURN(FetchTicket t, tiers.Request(l, pages));    starts the reads, returns at once
+//   FS_ASSIGN_OR_RETURN(FetchTicket t, tiers.Request(l, pages));    lines the reads up, returns at once
+//   tiers.Submit();                                                 starts them; Wait would, too
 //   ... other work: the rest of layer l - 1 ...
 //   FS_RETURN_IF_ERROR(tiers.Wait(t));                              now every page has a slot and keeps it
 //   ... Attend ...
@@ -140,6 +141,9 @@ class KvTiers {
   // kResourceExhausted (nothing changed) when the pages do not fit beside what is in use, with the bytes that would do;
   // the fault of the file when room could only be made by writing.
   StatusOr<FetchTicket> Request(int32_t layer, std::span<const int32_t> pages);
+  // Starts the reads that are lined up. May be called on another thread while nothing else is: handing them to the
+  // system takes as long as a small product.
+  void Submit();
   // kDataLoss for a page whose checksum is wrong or that cannot be read; the ticket is then finished, and only requests
   // that name that page are affected.
   Status Wait(FetchTicket ticket);
@@ -250,7 +254,7 @@ class KvTiers {
   Fetch& FetchOf(FetchTicket ticket);
   Status Pin(Fetch* fetch, std::span<const int32_t> pages);
   Status TakeSlotsForMisses(Fetch* fetch);
-  void StartReads(Fetch* fetch);
+  void QueueReads(Fetch* fetch);
   void FinishReads(Fetch* fetch);
   void FinishRead(Fetch* fetch, const Read& read);
   void Close(Fetch* fetch);

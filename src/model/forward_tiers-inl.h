@@ -89,6 +89,7 @@ Status Forward<B>::AttendInWindows(int l, const Batch& batch, const RowBatch& ro
       if (tiered_->Planned(l + 1)) FS_RETURN_IF_ERROR(tiered_->StartWindow(l + 1, 0));
     }
     FS_RETURN_IF_ERROR(tiered_->AwaitWindow(l, w));
+    b_.BesideAttend([](void* tiers, int) { static_cast<KvTiers*>(tiers)->Submit(); }, &tiered_->tiers());
     AttendPart(l, rows, any_selects, tiered_->FirstBlock(l, w), tiered_->EndBlock(l, w));
     tiered_->FinishWindow(l, w);
   }

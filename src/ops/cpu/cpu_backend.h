@@ -45,7 +45,17 @@ class CpuBackend {
   void AppendKv(const AppendKvParams& p) { attention_->AppendKv(p); }
   void Summarise(const SummariseParams& p) { attention_->Summarise(p); }
   void Select(const SelectParams& p) { attention_->Select(p); }
-  void Attend(const AttendParams& p) { attention_->Attend(p); }
+  void BesideAttend(ThreadPool::Call call, void* ctx) {
+    if (num_threads() == 1) {
+      call(ctx, 0);
+    } else {
+      pool_->SetAside(call, ctx);
+    }
+  }
+  void Attend(const AttendParams& p) {
+    attention_->Attend(p);
+    pool_->RunAside();
+  }
   size_t AttendCarryBytes(int num_heads, int head_dim) const {
     return CpuAttention::AttendCarryBytes(num_heads, head_dim);
   }
