@@ -6,6 +6,8 @@ usage: cli_test.py FARSIGHT MAKE_TINY_MODEL
 import json
 import os
 import pathlib
+import random
+import resource
 import signal
 import struct
 import subprocess
@@ -125,6 +127,42 @@ class Cli(unittest.TestCase):
         self.refused("session", "inspect", "text.txt", words=("session",))
         self.refused("session", "verify", "absent.kv", words=("absent.kv",))
         self.refused(*args, "--block-size", "32", words=("s.kv", "32"))
+
+    def test_a_session_whose_writer_is_killed_is_as_before_or_as_after(self):
+        args = ["run", "-m", self.model, "-n", "10", "--ignore-eos", "--session", "k.kv", "-f", "text.txt", "-p"]
+        took = time.monotonic()
+        self.assertEqual(self.run_cli(*args, "a").returncode, 0)
+        took = time.monotonic() - took
+        tokens = lambda: json.loads(self.run_cli("session", "inspect", "k.kv", "--json").stdout)["tokens"]
+        lengths = {question: None for question in ("a", "and then, at last?" * 9)}
+        for question in lengths:
+            self.assertEqual(self.run_cli(*args, question).returncode, 0)
+            lengths[question] = tokens()
+        rng = random.Random(1)
+        for kill in range(int(os.environ.get("FARSIGHT_TEST_KILLS", "8"))):
+            before = tokens()
+            question = rng.choice(list(lengths))
+            p = subprocess.Popen([FARSIGHT, *args, question], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                 cwd=self.dir)
+            time.sleep(took * (0.3 + 0.8 * rng.random()))
+            p.kill()
+            p.wait()
+            self.assertIn(tokens(), (before, lengths[question]), kill)
+            p = self.run_cli("session", "verify", "k.kv")
+            self.assertEqual((p.returncode, "0 broken" in p.stdout), (0, True), p.stderr)
+
+    def test_a_full_disk_is_told_and_leaves_a_session_as_it_was(self):
+        args = ["run", "-m", self.model, "-n", "5", "--ignore-eos", "-f", "text.txt"]
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (640 << 10, 640 << 10))
+        self.assertEqual(self.run_cli("run", "-m", self.model, "-n", "5", "-p", "a", "--session", "f.kv").returncode, 0)
+        before = self.run_cli("session", "inspect", "f.kv").stdout
+        for place in (["--session", "f.kv"], ["--kv-memory", "600K", "--kv-file", "kv"]):
+            p = subprocess.run([FARSIGHT, *args, *place, "-p", "once again " * 250], capture_output=True, text=True,
+                               cwd=self.dir, preexec_fn=limit, timeout=60)
+            self.assertEqual(p.returncode, 1, p.stderr)
+            self.assertIn("File too large", p.stderr)
+        self.assertEqual(self.run_cli("session", "inspect", "f.kv").stdout, before)
+        self.assertIn("0 broken", self.run_cli("session", "verify", "f.kv").stdout)
 
     def test_models_are_found_by_name(self):
         p = self.run_cli("inspect", "-m", "tiny", env={"FARSIGHT_MODELS": str(self.dir)})

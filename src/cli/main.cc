@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -233,6 +234,7 @@ int Main(int argc, char** argv) {
 }  // namespace farsight::cli
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is then refused like one on a full disk
   try {
     const int code = farsight::cli::Main(argc, argv);
     std::cout.flush();
