@@ -8,12 +8,12 @@ namespace farsight::cli {
 void AddEval(CLI::App* app, EvalArgs* a) {
   app->remove_option(app->get_option("--top-k-blocks"));
   app->remove_option(app->get_option("--sketch-bits"));
-  app->add_option("--top-k-blocks", a->top_k_blocks,
-                  "Blocks a query attends to, forced ones included->check(Tokens(1)); several budgets")
-      ->delimiter(',');
-  app->add_option("--sketch-bits", a->sketch_bits,
-                  "sketch: bits a channel, 1, 2 or 4->check(WholeNumber(1, 4)); several")
-      ->delimiter(',');
+  app->add_option("--top-k-blocks", a->top_k_blocks, "Blocks a query attends to, forced ones included; several budgets")
+      ->delimiter(',')
+      ->check(Tokens(1));
+  app->add_option("--sketch-bits", a->sketch_bits, "sketch: bits a channel, 1, 2 or 4; several")
+      ->delimiter(',')
+      ->check(WholeNumber(1, 4));
   app->add_option("task", a->task,
                   "needle, multikey, multineedle, vartrack, copy (retrieval); bpb, perplexity, compare (likelihood)")
       ->required();
