@@ -180,7 +180,8 @@ class Cli(unittest.TestCase):
         self.refused("run", *m, "-p", "x", "--temp", "-1", code=2, words=("temperature",))
         self.refused("run", *m, "-p", "x", "--temp", "hot", code=2, words=("number", "--temp", "hot"))
         for flag, value in (("-n", "-2"), ("-n", "99999999999999999999"), ("-n", "1.5"), ("-c", "1e3"), ("-s", "-1"),
-                            ("-s", "18446744073709551616"), ("--prefill-chunk", "0"), ("--draft-max", "65")):
+                            ("-s", "18446744073709551616"), ("--prefill-chunk", "0"), ("--draft-max", "65"),
+                            ("--draft-group", "0")):
             self.refused("run", *m, "-p", "x", flag, value, code=2, words=("whole number", value))
         self.refused("bench", *m, "-p", "-10", code=2, words=("--n-prompt", "-10"))
         self.refused("run", *m, "-p", "x", "--attention", "psychic", code=2, words=("psychic", "sketch"))

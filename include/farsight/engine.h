@@ -171,6 +171,11 @@ class Engine {
   // for bit. kInvalidArgument while a request is under way, for another block size and where a Forecast is used. On an
   // error nothing changes.
   Status SetAttention(const AttentionOptions& attention);
+  // Another way of drafting for the requests to come: what `options` says of it (drafting, draft_max, draft_tree,
+  // draft_group, draft_breadth_first, draft_model); the caches stay. kInvalidArgument while a request is under way,
+  // where keys and values lie in a file, and for longer drafts than the engine was made for. On an error nothing
+  // changes.
+  Status SetDrafting(const EngineOptions& options);
   EngineStats stats() const;
 
  private:

@@ -102,6 +102,11 @@ struct EngineOptions {
   // The most guesses a token may have at each depth: several make a draft a tree, as deep as this list is long. Empty:
   // one, a chain of draft_max. kAuto chooses for itself.
   std::vector<int> draft_tree = {};
+  // How the rows of a draft are computed, which changes its time and never the text: how many load blocks together at
+  // most, 1 to 64, and whether siblings of a tree stand side by side instead of the tokens of a path. kAuto chooses for
+  // itself.
+  int draft_group = 64;
+  bool draft_breadth_first = false;
   std::shared_ptr<Model> draft_model = nullptr;  // for kModel; kAuto considers it where there is one
   PrecisionClass precision = PrecisionClass::kStrict;
   // A file written by `farsight profile` for this model and machine, to know from the first step what would be

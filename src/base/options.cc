@@ -147,6 +147,9 @@ Status Validate(const EngineOptions& o) {
   if (o.draft_max < 1 || o.draft_max > 64) {
     return InvalidArgument("a draft holds 1 to 64 tokens, not " + std::to_string(o.draft_max));
   }
+  if (o.draft_group < 1 || o.draft_group > 64) {
+    return InvalidArgument("1 to 64 rows of a draft load blocks together, not " + std::to_string(o.draft_group));
+  }
   for (const int width : o.draft_tree) {
     if (width < 1 || width > 64) {
       return InvalidArgument("a token of a draft has 1 to 64 guesses after it, not " + std::to_string(width));

@@ -26,6 +26,8 @@ struct RunArgs {
   std::string draft = "auto";
   int draft_max = 32;
   std::vector<int> draft_tree;
+  int draft_group = 64;
+  bool draft_breadth_first = false;
   std::string precision = "strict";
   std::string profile;  // of the planner; empty: DefaultProfile()
   std::vector<std::string> stop;

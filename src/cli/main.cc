@@ -71,6 +71,10 @@ void AddRun(CLI::App* app, RunArgs* a) {
   app->add_option("--draft-tree", a->draft_tree, "Guesses after a token at each depth, such as 3,2,1: drafts are trees")
       ->delimiter(',')
       ->check(WholeNumber(1, 64));
+  app->add_option("--draft-group", a->draft_group, "Rows of a draft that load blocks together at most (not for auto)")
+      ->check(WholeNumber(1, 64));
+  app->add_flag("--draft-breadth-first", a->draft_breadth_first,
+                "Compute siblings of a tree side by side instead of paths (not for auto)");
   app->add_option("--precision", a->precision,
                   "What drafts may change for less work, where a profile found it good enough: strict (nothing), "
                   "reuse, shared, shared+reuse");

@@ -24,6 +24,8 @@ StatusOr<EngineOptions> EngineOptionsOf(const RunArgs& args) {
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(args.attention));
   o.draft_max = args.draft_max;
   o.draft_tree = args.draft_tree;
+  o.draft_group = args.draft_group;
+  o.draft_breadth_first = args.draft_breadth_first;
   FS_ASSIGN_OR_RETURN(o.precision, ParsePrecisionClass(args.precision));
   FS_ASSIGN_OR_RETURN(o.drafting, ParseDrafting(args.draft.substr(0, args.draft.find(':'))));
   FS_RETURN_IF_ERROR(Validate(args.sampling));

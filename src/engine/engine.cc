@@ -71,6 +71,7 @@ struct Engine::Impl {
   std::unique_ptr<EngineSession> session;  // its file outlives the runner's tiers
   std::unique_ptr<ModelRunner> runner;
   std::unique_ptr<Speculator> speculator;  // where the options ask for drafts
+  int draft_room = 0;                      // tokens of a draft that the runner has room for
   std::map<Id, std::unique_ptr<Job>> jobs;
   // Caches of finished sequences, the most recent first.
   struct Finished {
@@ -149,7 +150,8 @@ Status Engine::Impl::Start() {
       Scheduler::Limits{.max_sequences = options.max_sequences, .prefill_chunk = options.prefill_chunk});
   RunnerOptions r;
   r.context_tokens = options.context_tokens;
-  const int decode_rows = options.max_sequences * (options.drafting == Drafting::kOff ? 1 : 1 + options.draft_max);
+  draft_room = options.drafting == Drafting::kOff ? 0 : options.draft_max;
+  const int decode_rows = options.max_sequences * (1 + draft_room);
   r.max_rows = options.prefill_chunk + decode_rows;
   r.max_logit_rows = std::max(kLogitRows, decode_rows);
   r.num_blocks = static_cast<int32_t>(blocks);
@@ -763,6 +765,17 @@ Status Engine::SetAttention(const AttentionOptions& attention) {
   return OkStatus();
 }
 
+Status Engine::SetDrafting(const EngineOptions& options) {
+  Impl& e = *impl_;
+  if (HasWork() || e.runner->tiers() != nullptr) {
+    return InvalidArgument("the way of drafting can't change while a request is under way, nor over a file");
+  }
+  FS_ASSIGN_OR_RETURN(EngineOptions next, OtherDrafting(e.options, options, e.draft_room));
+  FS_ASSIGN_OR_RETURN(e.speculator, Speculator::Create(next, *e.model));
+  e.options = std::move(next);
+  return OkStatus();
+}
+
 EngineStats Engine::stats() const {
   EngineStats s = impl_->stats;
   s.blocks_free = impl_->pool->num_free();
@@ -770,12 +783,8 @@ EngineStats Engine::stats() const {
   KvTiers* tiers = impl_->runner->tiers();
   for (int32_t l = 0; tiers != nullptr && l < tiers->options().layers; ++l) {
     const TierCounters& c = tiers->counters(l);
-    KvTierStats t;
-    t.selected = static_cast<int64_t>(c.selected);
-    t.hit = static_cast<int64_t>(c.hit);
-    t.missed = static_cast<int64_t>(c.missed);
-    t.bytes_read = static_cast<int64_t>(c.bytes_read);
-    t.bytes_written = static_cast<int64_t>(c.bytes_written);
+    const auto number = [](auto count) { return static_cast<int64_t>(count); };
+    KvTierStats t{number(c.selected), number(c.hit), number(c.missed), number(c.bytes_read), number(c.bytes_written)};
     t.waited_seconds = 1e-9 * static_cast<double>(c.waited_ns);
     t.hidden_seconds = 1e-9 * static_cast<double>(c.hidden_ns);
     s.kv_tiers.push_back(t);

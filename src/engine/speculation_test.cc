@@ -224,6 +224,43 @@ TEST_F(Speculation, StopsAndLimitsInsideADraftHold) {
   EXPECT_EQ(got->tokens, std::vector<int32_t>(whole->tokens.begin(), whole->tokens.begin() + 16));
 }
 
+TEST_F(Speculation, OneEngineDraftsInEveryWayInTurn) {
+  const auto model = Load(kGolden + "tiny-nsa.gguf");
+  EngineOptions options = Options(Drafting::kAuto, 15, nullptr);
+  options.max_sequences = 1;
+  auto made = Engine::Create(model, options);
+  ASSERT_TRUE(made.ok());
+  const std::unique_ptr<Engine> engine = std::move(made).value();
+  Request r;
+  r.prompt = Quoting(200, 4);
+  r.max_new_tokens = 40;
+  r.ignore_eos = true;
+  ASSERT_TRUE(engine->SetDrafting(Options(Drafting::kOff, 1, nullptr)).ok());
+  const auto plain = engine->Generate(r);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->draft_steps, 0);
+  for (const Drafting d : {Drafting::kNgram, Drafting::kModel}) {
+    for (const int group : {1, 2, 3, 16}) {
+      for (const bool breadth_first : {false, true}) {
+        EngineOptions o = Options(d, 15, model);
+        o.draft_tree = {3, 2, 1};
+        o.draft_group = group;
+        o.draft_breadth_first = breadth_first;
+        ASSERT_TRUE(engine->SetDrafting(o).ok());
+        const auto got = engine->Generate(r);
+        ASSERT_TRUE(got.ok());
+        EXPECT_EQ(got->tokens, plain->tokens) << DraftingName(d) << " group " << group;
+        EXPECT_GT(got->cached_tokens, 190) << "the prompt is read once";
+        EXPECT_GT(got->draft_steps, 0);
+      }
+    }
+  }
+  EXPECT_FALSE(engine->SetDrafting(Options(Drafting::kNgram, 16, nullptr)).ok()) << "longer than there is room for";
+  EXPECT_EQ(engine->Generate(r)->tokens, plain->tokens);
+  ASSERT_TRUE(engine->Submit(r, [](const Completion&) {}).ok());
+  EXPECT_FALSE(engine->SetDrafting(options).ok()) << "a request is under way";
+}
+
 TEST_F(Speculation, ADraftModelWithAnotherTokenizerIsRefused) {
   const auto model = Load(dir_.Write("llama.gguf", testing::TinyModel("llama")));
   const auto other = Load(kGolden + "tiny-infllm.gguf");

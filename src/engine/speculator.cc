@@ -21,6 +21,20 @@ double MicrosecondsSince(Clock::time_point start) {
 
 }  // namespace
 
+StatusOr<EngineOptions> OtherDrafting(const EngineOptions& of, const EngineOptions& drafting, int room) {
+  FS_RETURN_IF_ERROR(Validate(drafting));
+  EngineOptions next = of;
+  next.drafting = drafting.drafting;
+  next.draft_max = drafting.draft_max;
+  next.draft_tree = drafting.draft_tree;
+  next.draft_group = drafting.draft_group;
+  next.draft_breadth_first = drafting.draft_breadth_first;
+  next.draft_model = drafting.draft_model;
+  if (next.drafting == Drafting::kOff || next.draft_max <= room) return next;
+  return InvalidArgument("the engine was made for drafts of at most " + std::to_string(room) + " tokens, not " +
+                         std::to_string(next.draft_max));
+}
+
 StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& options, const Model& target) {
   std::unique_ptr<Speculator> s;
   const Drafting asked = options.drafting;
@@ -64,11 +78,12 @@ StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& op
   }
   if (!any) {
     s->fixed_.drafter = kinds[0];
-    s->fixed_.mode.group = kMaxGroup;
+    s->fixed_.mode.group = options.draft_group;
     if (!approximate.empty()) s->fixed_.mode = approximate[0];
     s->fixed_.shape =
         options.draft_tree.empty() ? ChainShape(options.draft_max) : TreeShape{options.draft_tree, options.draft_max};
-    if (!s->fixed_.shape.is_chain()) s->fixed_.mode.order = NodeOrder::kDepthFirst;
+    const bool depth_first = !s->fixed_.shape.is_chain() && !options.draft_breadth_first;
+    if (depth_first) s->fixed_.mode.order = NodeOrder::kDepthFirst;
     return s;
   }
   // As many rows together as there are, unless a profile says how fewer do. Trees run depth first, which keeps the rows

@@ -17,6 +17,9 @@
 
 namespace farsight {
 
+// `of` with the way of drafting that `drafting` says; kInvalidArgument for drafts of more than `room` tokens.
+StatusOr<EngineOptions> OtherDrafting(const EngineOptions& of, const EngineOptions& drafting, int room);
+
 class Speculator {
  public:
   // nullptr where options.drafting is kOff.
