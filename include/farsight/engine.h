@@ -168,8 +168,7 @@ class Engine {
   void DropCaches();
   // Other attention for the requests to come; weights and buffers stay. Of the caches of finished sequences the
   // beginning that attended to everything is kept, with summaries made anew, so answers are those of a new engine, bit
-  // for bit. kInvalidArgument while a request is under way, for another block size and where a Forecast is used. On an
-  // error nothing changes.
+  // for bit. kInvalidArgument while a request is under way and for another block size. On an error nothing changes.
   Status SetAttention(const AttentionOptions& attention);
   // Another way of drafting for the requests to come: what `options` says of it (drafting, draft_max, draft_tree,
   // draft_group, draft_breadth_first, draft_model); the caches stay. kInvalidArgument while a request is under way,

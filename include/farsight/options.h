@@ -25,6 +25,8 @@ enum class AttentionPolicy {
                // its blocks, over what kSparda would use; a baseline
   kStale,  // an old list: a layer attends to the blocks that the layer before chose by its own query; a baseline that
            // knows its blocks as early as kSparda without training
+  kNosa,   // NOSA (arXiv 2510.13602): InfLLM-v2 with two quotas: the query chooses some blocks and the importances of
+           // tokens, which do not depend on it, the others; only for models that were trained with it
   kNsa,    // native sparse attention (arXiv 2502.11089): only for models that were trained with it, and all they run
 };
 
@@ -43,6 +45,7 @@ struct AttentionOptions {
   SparsePhase phase = SparsePhase::kDecode;
   int block_size = 64;     // tokens of a block, which is also the cache page: 16, 32, 64, 128 or 256
   int top_k_blocks = 24;   // blocks a query attends to, forced ones included
+  int query_blocks = 0;    // models with importances: of these, what the query chooses, forced ones included
   int init_blocks = 1;     // always attended: the first blocks (attention sink)
   int local_window = 256;  // tokens; the row's own block and local_window / block_size before it are always attended
   int dense_below = 0;     // contexts shorter than this many tokens are attended densely
@@ -96,7 +99,8 @@ struct EngineOptions {
   // and where a layer attends to everything).
   bool lookahead = true;
   AttentionOptions attention = {};
-  std::string forecast = {};  // kSparda: file of Forecast projections for this model; empty: none
+  // File of Forecast projections for this model, for kSparda now or by Engine::SetAttention; empty: none.
+  std::string forecast = {};
   Drafting drafting = Drafting::kOff;
   int draft_max = 32;  // drafted tokens of a sequence and step at most: 1 to 64
   // The most guesses a token may have at each depth: several make a draft a tree, as deep as this list is long. Empty:
@@ -115,7 +119,7 @@ struct EngineOptions {
 };
 
 const char* AttentionPolicyName(
-    AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "sparda", "infinigen", "stale", "nsa"
+    AttentionPolicy policy);  // "model", "dense", "infllm2", "sketch", "sparda", "infinigen", "stale", "nosa", "nsa"
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name);
 const char* DraftingName(Drafting drafting);  // "off", "auto", "ngram", "suffix", "model"
 StatusOr<Drafting> ParseDrafting(const std::string& name);

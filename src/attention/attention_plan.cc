@@ -13,10 +13,20 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
   if (!own && asked.policy == AttentionPolicy::kNsa) {
     return InvalidArgument("the policy 'nsa' needs a model that was trained with NSA attention");
   }
+  if (!own && asked.policy == AttentionPolicy::kNosa) {
+    return InvalidArgument("the policy 'nosa' needs a model that was trained with NOSA attention");
+  }
   // Lookahead on a model that was trained sparse keeps the model's constants; only who chooses is another.
   const bool ahead = asked.policy == AttentionPolicy::kSparda || asked.policy == AttentionPolicy::kInfinigen ||
                      asked.policy == AttentionPolicy::kStale;
-  if (!own && !(ahead && trained.policy == AttentionPolicy::kInfLlm2)) return asked;
+  const bool nosa = trained.policy == AttentionPolicy::kNosa;
+  if (!own && nosa && !ahead) {
+    return InvalidArgument(
+        std::string("the model was trained with NOSA attention and runs with 'nosa', 'sparda', 'infinigen' or 'stale', "
+                    "not '") +
+        AttentionPolicyName(asked.policy) + "'");
+  }
+  if (!own && !(ahead && (nosa || trained.policy == AttentionPolicy::kInfLlm2))) return asked;
   AttentionOptions o = trained;
   if (ahead) o.policy = asked.policy;
   const AttentionOptions defaults;
@@ -26,6 +36,14 @@ StatusOr<AttentionOptions> Merge(const AttentionOptions& asked, const AttentionO
   take(&AttentionOptions::top_k_blocks);
   if (o.policy == AttentionPolicy::kNsa) return o;
   take(&AttentionOptions::phase);
+  if (nosa) {
+    // Importances belong to the windows that they were trained with, and to every layer.
+    for (const auto field : {&AttentionOptions::query_blocks, &AttentionOptions::dense_below,
+                             &AttentionOptions::init_blocks, &AttentionOptions::local_window}) {
+      take(field);
+    }
+    return o;
+  }
   for (const auto field :
        {&AttentionOptions::dense_below, &AttentionOptions::block_size, &AttentionOptions::init_blocks,
         &AttentionOptions::local_window, &AttentionOptions::dense_layers, &AttentionOptions::kernel_size,
@@ -49,6 +67,14 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
   FS_ASSIGN_OR_RETURN(plan.options, Merge(asked, trained));
   AttentionOptions& o = plan.options;
   const bool forecasts = o.policy == AttentionPolicy::kSparda && forecast.has_value();
+  const bool nosa = trained.policy == AttentionPolicy::kNosa;
+  if (nosa && forecasts &&
+      (forecast->kind != SummaryKind::kPooledKeys || forecast->kernel != o.kernel_size ||
+       forecast->stride != o.kernel_stride)) {
+    return InvalidArgument("a Forecast for a NOSA model scores the model's own windows of " +
+                           std::to_string(o.kernel_size) + " keys every " + std::to_string(o.kernel_stride) +
+                           ", and this one scores others");
+  }
   if (forecasts && forecast->kind == SummaryKind::kPooledKeys) {
     o.kernel_size = forecast->kernel;
     o.kernel_stride = forecast->stride;
@@ -60,6 +86,7 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
   if (o.policy == AttentionPolicy::kDense) return plan;
 
   plan.top_k = o.top_k_blocks;
+  plan.query_top_k = nosa ? o.query_blocks : 0;
   plan.init_blocks = o.init_blocks;
   plan.local_blocks = o.local_window / o.block_size;
   plan.summary.kernel = o.kernel_size;
@@ -67,6 +94,7 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
   plan.summary.bits = o.sketch_bits;
   switch (o.policy) {
     case AttentionPolicy::kInfLlm2:
+    case AttentionPolicy::kNosa:
       plan.summary.kind = SummaryKind::kPooledKeys;
       break;
     case AttentionPolicy::kNsa:
@@ -75,9 +103,9 @@ StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const A
     case AttentionPolicy::kSparda:
     case AttentionPolicy::kInfinigen:
     case AttentionPolicy::kStale:
-      plan.summary.kind = forecasts                                     ? forecast->kind
-                          : trained.policy == AttentionPolicy::kInfLlm2 ? SummaryKind::kPooledKeys
-                                                                        : SummaryKind::kSketch;
+      plan.summary.kind = forecasts                                             ? forecast->kind
+                          : nosa || trained.policy == AttentionPolicy::kInfLlm2 ? SummaryKind::kPooledKeys
+                                                                                : SummaryKind::kSketch;
       break;
     default:
       plan.summary.kind = SummaryKind::kSketch;

@@ -25,9 +25,11 @@ struct AttentionPlan {
   std::vector<ListSource> sources;  // [layers]
   SummaryView summary;              // kind and constants; pages are the runner's
   int top_k = 0;                    // blocks a list holds at most
+  int query_top_k = 0;              // of these, what the query chooses; 0: all
   int init_blocks = 0;
   int local_blocks = 0;
 
+  bool Forecasts() const { return !sources.empty() && sources.back() == ListSource::kForecast; }
   bool Selects() const { return summary.kind != SummaryKind::kNone; }
   // Does a cache that was filled under this plan hold the summaries that `other` needs?
   bool SharesSummaries(const AttentionPlan& other) const;
@@ -38,8 +40,9 @@ struct AttentionPlan {
 };
 
 // `trained` is what the model was trained with; see AttentionOptions for how the two are merged. NSA models refuse
-// every other policy, and other models refuse NSA. `forecast`: what the Forecast projections were trained over (kind
-// and constants), where there are any; kSparda uses them and others do not.
+// every other policy, NOSA models those that have no use for importances, and other models refuse both. `forecast`:
+// what the Forecast projections were trained over (kind and constants), where there are any; kSparda uses them and
+// others do not.
 StatusOr<AttentionPlan> MakeAttentionPlan(const AttentionOptions& asked, const AttentionOptions& trained, int layers,
                                           const std::optional<SummaryView>& forecast = std::nullopt);
 

@@ -23,6 +23,8 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
       return "infinigen";
     case AttentionPolicy::kStale:
       return "stale";
+    case AttentionPolicy::kNosa:
+      return "nosa";
     case AttentionPolicy::kNsa:
       return "nsa";
   }
@@ -30,13 +32,13 @@ const char* AttentionPolicyName(AttentionPolicy policy) {
 }
 
 StatusOr<AttentionPolicy> ParseAttentionPolicy(const std::string& name) {
-  for (auto p :
-       {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch,
-        AttentionPolicy::kSparda, AttentionPolicy::kInfinigen, AttentionPolicy::kStale, AttentionPolicy::kNsa}) {
+  for (auto p : {AttentionPolicy::kModel, AttentionPolicy::kDense, AttentionPolicy::kInfLlm2, AttentionPolicy::kSketch,
+                 AttentionPolicy::kSparda, AttentionPolicy::kInfinigen, AttentionPolicy::kStale, AttentionPolicy::kNosa,
+                 AttentionPolicy::kNsa}) {
     if (name == AttentionPolicyName(p)) return p;
   }
   return InvalidArgument("unknown attention policy '" + name +
-                         "': expected model, dense, infllm2, sketch, sparda, infinigen, stale or nsa");
+                         "': expected model, dense, infllm2, sketch, sparda, infinigen, stale, nosa or nsa");
 }
 
 const char* DraftingName(Drafting drafting) {
@@ -112,6 +114,10 @@ Status Validate(const AttentionOptions& o) {
     return InvalidArgument("the block size must be 16, 32, 64, 128 or 256 tokens, not " + number(o.block_size));
   }
   if (o.top_k_blocks < 1) return InvalidArgument("top-k blocks must be at least 1, not " + number(o.top_k_blocks));
+  if (o.query_blocks < 0 || o.query_blocks > o.top_k_blocks) {
+    return InvalidArgument("query blocks must be between 0 and the top-k blocks, " + number(o.top_k_blocks) + ", not " +
+                           number(o.query_blocks));
+  }
   if (o.init_blocks < 0) return InvalidArgument("init blocks must not be negative, not " + number(o.init_blocks));
   if (o.local_window < 0)
     return InvalidArgument("the local window must not be negative, not " + number(o.local_window));

@@ -22,7 +22,8 @@ void AddModel(CLI::App* app, ModelArgs* a) {
 }
 
 void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* policies) {
-  const char* help = "Attention policy: model (as trained), dense, infllm2, sketch, sparda, infinigen, stale, nsa";
+  const char* help =
+      "Attention policy: model (as trained), dense, infllm2, sketch, sparda, infinigen, stale, nosa, nsa";
   if (policies != nullptr) {
     app->add_option("--attention", *policies, std::string(help) + "; several, separated by commas")->delimiter(',');
   } else {
@@ -33,6 +34,7 @@ void AddAttention(CLI::App* app, AttentionArgs* a, std::vector<std::string>* pol
       ->check(WholeNumber(16, 256));
   app->add_option("--top-k-blocks", a->values.top_k_blocks, "Blocks a query attends to, forced ones included")
       ->check(Tokens(1));
+  app->add_option("--query-blocks", a->values.query_blocks, "nosa: of these, what the query chooses")->check(Tokens(1));
   app->add_option("--init-blocks", a->values.init_blocks, "First blocks that are always attended")->check(Tokens(0));
   app->add_option("--local-window", a->values.local_window, "Newest tokens that are always attended")->check(Tokens(0));
   app->add_option("--dense-below", a->values.dense_below, "Contexts shorter than this are attended densely")

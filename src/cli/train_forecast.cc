@@ -118,7 +118,7 @@ Status ResolveTask(const TrainForecastArgs& args, Run* run) {
   t.head_dim = c.head_dim;
   t.queries = args.heads == "query" ? t.group() : 1;
   t.block_tokens = plan.options.block_size;
-  t.top_k = plan.top_k;
+  t.top_k = plan.query_top_k > 0 ? plan.query_top_k : plan.top_k;  // importances choose without a Forecast
   t.init_blocks = plan.init_blocks;
   t.local_blocks = plan.local_blocks;
   t.kernel = plan.summary.kernel;

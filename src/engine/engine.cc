@@ -66,6 +66,7 @@ struct Engine::Impl {
   std::shared_ptr<Model> model;
   EngineOptions options;
   AttentionPlan plan;
+  std::optional<ForecastInfo> forecast;  // of the projections that the runner has
   std::unique_ptr<BlockPool> pool;
   std::unique_ptr<Scheduler> scheduler;
   std::unique_ptr<EngineSession> session;  // its file outlives the runner's tiers
@@ -88,10 +89,11 @@ struct Engine::Impl {
   ErrorMeter meter;  // of approximate steps
 
   Status Start();
+  StatusOr<AttentionPlan> PlanFor(const AttentionOptions& attention) const;
   void SummariseAgain(const SequenceCache& cache);
   int SequenceTails() const { return options.drafting == Drafting::kOff ? 1 : 2; }
   StatusOr<std::unique_ptr<AsyncFile>> OpenKvFile() const;
-  Status OpenSession(const Forecast* forecast);
+  Status OpenSession(const Forecast* projections);
   void TakeCachedPrefixes();
   void TakeCachedPrefix(Job* job);
   void MakeRoom();
@@ -118,21 +120,12 @@ Status Engine::Impl::Start() {
   FS_RETURN_IF_ERROR(Validate(options));
   const ModelConfig& config = model->impl().config;
   if (options.context_tokens == 0) options.context_tokens = config.context;
-  std::optional<Forecast> forecast;
-  std::optional<SummaryView> trained_over;
-  if (options.attention.policy == AttentionPolicy::kSparda && !options.forecast.empty()) {
-    FS_ASSIGN_OR_RETURN(forecast, LoadForecast(options.forecast, config, model->impl().loaded->fingerprint()));
-    trained_over.emplace();
-    trained_over->kind = forecast->info.keys;
-    trained_over->kernel = forecast->info.kernel_size;
-    trained_over->stride = forecast->info.kernel_stride;
-    trained_over->bits = forecast->info.sketch_bits;
+  std::optional<Forecast> loaded;
+  if (!options.forecast.empty()) {
+    FS_ASSIGN_OR_RETURN(loaded, LoadForecast(options.forecast, config, model->impl().loaded->fingerprint()));
+    forecast = loaded->info;
   }
-  FS_ASSIGN_OR_RETURN(plan, MakeAttentionPlan(options.attention, config.attention, config.layers, trained_over));
-  if (forecast && plan.options.block_size != forecast->info.block_size) {
-    return InvalidArgument("the Forecast was trained for blocks of " + std::to_string(forecast->info.block_size) +
-                           " tokens, not " + std::to_string(plan.options.block_size));
-  }
+  FS_ASSIGN_OR_RETURN(plan, PlanFor(options.attention));
   options.attention = plan.options;
   const int64_t block = plan.options.block_size;
   const int64_t per_sequence = (options.context_tokens + block - 1) / block;
@@ -166,7 +159,7 @@ Status Engine::Impl::Start() {
   r.tiers.open_blocks = 2 * options.max_sequences * SequenceTails();  // of those that run and those that are kept
   r.plan = plan;
   r.scores = options.drafting != Drafting::kOff && options.precision != PrecisionClass::kStrict;
-  r.forecast = forecast ? &*forecast : nullptr;
+  r.forecast = loaded ? &*loaded : nullptr;
   auto made = model->impl().loaded->NewRunner(r);
   if (!made.ok()) {
     if (made.status().code() != StatusCode::kResourceExhausted || options.kv_memory > 0) return made.status();
@@ -181,11 +174,29 @@ Status Engine::Impl::Start() {
     stats.kv_memory = static_cast<int64_t>(tiers->num_slots()) * static_cast<int64_t>(tiers->options().page_bytes);
     stats.kv_file = tiers->store(0).file().engine();
   }
-  if (!options.session.empty()) FS_RETURN_IF_ERROR(OpenSession(forecast ? &*forecast : nullptr));
+  if (!options.session.empty()) FS_RETURN_IF_ERROR(OpenSession(plan.Forecasts() ? &*loaded : nullptr));
   stats.attention = plan.options;
-  stats.forecast = forecast.has_value();
+  stats.forecast = plan.Forecasts();
   stats.context_tokens = options.context_tokens;
   return OkStatus();
+}
+
+StatusOr<AttentionPlan> Engine::Impl::PlanFor(const AttentionOptions& attention) const {
+  const ModelConfig& config = model->impl().config;
+  std::optional<SummaryView> trained_over;
+  if (forecast) {
+    trained_over.emplace();
+    trained_over->kind = forecast->keys;
+    trained_over->kernel = forecast->kernel_size;
+    trained_over->stride = forecast->kernel_stride;
+    trained_over->bits = forecast->sketch_bits;
+  }
+  FS_ASSIGN_OR_RETURN(AttentionPlan made, MakeAttentionPlan(attention, config.attention, config.layers, trained_over));
+  if (made.Forecasts() && made.options.block_size != forecast->block_size) {
+    return InvalidArgument("the Forecast was trained for blocks of " + std::to_string(forecast->block_size) +
+                           " tokens, not " + std::to_string(made.options.block_size));
+  }
+  return made;
 }
 
 void Engine::Impl::SummariseAgain(const SequenceCache& cache) {
@@ -211,12 +222,12 @@ StatusOr<std::unique_ptr<AsyncFile>> Engine::Impl::OpenKvFile() const {
 }
 
 // The session's tokens become a finished sequence: a request that begins with them goes on from there.
-Status Engine::Impl::OpenSession(const Forecast* forecast) {
+Status Engine::Impl::OpenSession(const Forecast* projections) {
   const auto& m = model->impl();
   const SessionHeader header = MakeSessionHeader(m.config, m.info.name.empty() ? m.info.path : m.info.name,
                                                  m.loaded->fingerprint(), plan, ToDType(options.kv_type), *runner);
   FS_ASSIGN_OR_RETURN(session,
-                      EngineSession::Open(options.session, runner.get(), header, SessionSettings(plan, forecast)));
+                      EngineSession::Open(options.session, runner.get(), header, SessionSettings(plan, projections)));
   SequenceCache cache(pool.get(), plan.options.block_size);
   FS_RETURN_IF_ERROR(session->Load(pool.get(), options.context_tokens, &cache));
   if (cache.length() > 0) finished.push_front({std::move(cache), 0});
@@ -743,12 +754,10 @@ void Engine::DropCaches() { impl_->finished.clear(); }
 Status Engine::SetAttention(const AttentionOptions& attention) {
   Impl& e = *impl_;
   if (HasWork()) return InvalidArgument("the attention policy can't change while a request is under way");
-  if (e.stats.forecast) return InvalidArgument("an engine with a Forecast keeps its attention policy");
   if (e.runner->tiers() != nullptr) {
     return InvalidArgument("an engine whose keys and values lie in a file keeps its attention policy");
   }
-  const ModelConfig& config = e.model->impl().config;
-  FS_ASSIGN_OR_RETURN(AttentionPlan plan, MakeAttentionPlan(attention, config.attention, config.layers));
+  FS_ASSIGN_OR_RETURN(AttentionPlan plan, e.PlanFor(attention));
   if (plan.options.block_size != e.plan.options.block_size) {
     return InvalidArgument("the cache has blocks of " + std::to_string(e.plan.options.block_size) + " tokens, not " +
                            std::to_string(plan.options.block_size));
@@ -757,6 +766,7 @@ Status Engine::SetAttention(const AttentionOptions& attention) {
   const bool summaries_stay = e.plan.SharesSummaries(plan);
   e.plan = std::move(plan);
   e.options.attention = e.stats.attention = e.plan.options;
+  e.stats.forecast = e.plan.Forecasts();
   e.stats.kv_bytes = e.stats.blocks_total * e.runner->bytes_per_block();
   for (auto& f : e.finished) f.cache.Truncate(f.dense_tokens);
   std::erase_if(e.finished, [](const Impl::Finished& f) { return f.cache.length() == 0; });

@@ -84,6 +84,7 @@ std::string SessionSettings(const AttentionPlan& plan, const Forecast* forecast)
   const auto add = [&s](const char* name, int64_t n) { s += std::string(", ") + name + " " + std::to_string(n); };
   s += o.phase == SparsePhase::kAll ? " in all phases" : " in decode";
   add("top-k blocks", plan.top_k);
+  if (plan.query_top_k > 0) add("query blocks", plan.query_top_k);
   add("init blocks", plan.init_blocks);
   add("local blocks", plan.local_blocks);
   add("dense below", o.dense_below);

@@ -190,6 +190,87 @@ TEST_F(ForecastTest, ChunksAndTheReferenceAgree) {
   }
 }
 
+// A model with importances and two quotas, whoever fills the first of them.
+TEST_F(ForecastTest, NosaChunksAndTheReferenceAgree) {
+  const auto model = Load("nosa", false);
+  const auto oracle = Load("nosa", false, true);
+  const std::string file = Save(model, testing::RandomForecast(model, SummaryKind::kPooledKeys));
+  const auto tokens = Prompt(300, 5);
+  const auto run = [&](const std::shared_ptr<Model>& m, AttentionOptions attention, int chunk) {
+    EngineOptions o;
+    o.context_tokens = 1024;
+    o.prefill_chunk = chunk;
+    o.kv_type = KvType::kF32;
+    o.attention = attention;
+    o.forecast = file;
+    auto engine = Engine::Create(m, o);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return Prefill(**engine, tokens);
+  };
+  std::vector<Outcome> all;
+  for (const auto policy :
+       {AttentionPolicy::kNosa, AttentionPolicy::kSparda, AttentionPolicy::kInfinigen, AttentionPolicy::kStale}) {
+    const Outcome whole = run(model, {.policy = policy}, 300);
+    for (const int chunk : {1, 17}) {
+      const Outcome other = run(model, {.policy = policy}, chunk);
+      EXPECT_EQ(other.logits, whole.logits) << AttentionPolicyName(policy) << " " << chunk;
+      EXPECT_EQ(other.blocks, whole.blocks) << AttentionPolicyName(policy) << " " << chunk;
+    }
+    const Outcome reference = run(oracle, {.policy = policy}, 300);
+    size_t same = 0;
+    for (const auto& [at, lists] : reference.blocks) same += whole.blocks.at(at) == lists ? 1 : 0;
+    EXPECT_GT(same, reference.blocks.size() * 98 / 100) << AttentionPolicyName(policy);
+    for (const Outcome& before : all) EXPECT_NE(before.blocks, whole.blocks);
+    all.push_back(whole);
+  }
+  // A quota that is the whole budget leaves nothing to importances; a budget of all blocks is attention to all.
+  AttentionOptions query_only{.query_blocks = 8};
+  EXPECT_NE(run(model, query_only, 300).blocks, all[0].blocks);
+  AttentionOptions full{.top_k_blocks = 100};
+  AttentionOptions dense{.dense_below = 1000};
+  EXPECT_EQ(run(model, full, 300).logits, run(model, dense, 300).logits);
+  EXPECT_NE(run(model, dense, 300).logits, all[0].logits);
+}
+
+TEST_F(ForecastTest, NosaRefusesWhatItCannotBe) {
+  const auto refused = [](const std::shared_ptr<Model>& model, AttentionOptions attention, const std::string& word) {
+    EngineOptions o;
+    o.context_tokens = 512;
+    o.attention = attention;
+    const auto engine = Engine::Create(model, o);
+    ASSERT_FALSE(engine.ok()) << word;
+    EXPECT_NE(engine.status().message().find(word), std::string::npos) << engine.status().message();
+  };
+  const auto model = Load("nosa", false);
+  refused(model, {.policy = AttentionPolicy::kDense}, "not 'dense'");
+  refused(model, {.policy = AttentionPolicy::kInfLlm2}, "not 'infllm2'");
+  refused(model, {.top_k_blocks = 5}, "query blocks");
+  refused(Load("llama", false), {.policy = AttentionPolicy::kNosa}, "trained with NOSA");
+  EngineOptions o;
+  o.attention.policy = AttentionPolicy::kSparda;
+  o.forecast = Save(model, testing::RandomForecast(model, SummaryKind::kSketch));
+  const auto sketches = Engine::Create(model, o);
+  ASSERT_FALSE(sketches.ok());
+  EXPECT_NE(sketches.status().message().find("windows"), std::string::npos) << sketches.status().message();
+}
+
+TEST_F(ForecastTest, AnEngineCanBeSetToItsForecastLater) {
+  const auto model = Load("llama", false);
+  const std::string file = Save(model, testing::RandomForecast(model, SummaryKind::kSketch));
+  const auto tokens = Prompt(300, 7);
+  const auto engine = Make(model, AttentionPolicy::kDense, file);
+  EXPECT_FALSE(engine->stats().forecast);
+  Prefill(*engine, tokens);
+  for (const auto policy : {AttentionPolicy::kSparda, AttentionPolicy::kSketch, AttentionPolicy::kSparda}) {
+    ASSERT_TRUE(engine->SetAttention(Attention(policy)).ok());
+    EXPECT_EQ(engine->stats().forecast, policy == AttentionPolicy::kSparda);
+    const Outcome set = Prefill(*engine, tokens);
+    const Outcome own = Prefill(*Make(model, policy, policy == AttentionPolicy::kSparda ? file : ""), tokens);
+    EXPECT_EQ(set.blocks, own.blocks);
+    EXPECT_EQ(set.logits, own.logits);
+  }
+}
+
 TEST_F(ForecastTest, WithoutAFileTheOwnQueryChooses) {
   const auto model = Load("llama", false);
   const auto tokens = Prompt(300, 6);

@@ -64,6 +64,15 @@ class TiersTest : public ::testing::Test {
       o.forecast = file;
       cases.push_back({pooled ? "forecast over windows" : "forecast over sketches", llama, o});
     }
+    const auto nosa = Model::Load(dir_.Write("nosa.gguf", testing::TinyModel("nosa")), {.threads = 2}).value();
+    EngineOptions with = Options(AttentionPolicy::kModel, SparsePhase::kAll);
+    with.forecast = dir_.Write("nosa.safetensors", "");
+    const auto forecast = testing::RandomForecast(nosa, SummaryKind::kPooledKeys);
+    EXPECT_TRUE(SaveForecast(with.forecast, forecast, nosa->impl().config, DType::kF32).ok());
+    for (const auto policy : {AttentionPolicy::kNosa, AttentionPolicy::kSparda}) {
+      with.attention = {.policy = policy, .block_size = 16};
+      cases.push_back({std::string("nosa model, ") + AttentionPolicyName(policy), nosa, with});
+    }
     for (const char* name : {"tiny-nsa", "tiny-nsa-shared", "tiny-infllm"}) {
       const std::string gguf = std::string(FARSIGHT_SOURCE_DIR) + "/training/golden/" + name + ".gguf";
       EngineOptions o;

@@ -127,6 +127,7 @@ class Trees : public ::testing::Test {
     }
     const auto llama = load(dir_.Write("llama.gguf", testing::TinyModel("llama")));
     cases.push_back({"dense", llama, {.block_size = 16}});
+    cases.push_back({"nosa", load(dir_.Write("nosa.gguf", testing::TinyModel("nosa"))), {.block_size = 16}});
     cases.push_back({"sketch",
                      llama,
                      {.policy = AttentionPolicy::kSketch,

@@ -289,6 +289,7 @@ TEST_F(EvalTest, OnlySpardaUsesTheForecast) {
     const EngineStats stats = (*engine)->stats();
     EXPECT_EQ(stats.attention.policy, variants[i].options.policy);
     EXPECT_EQ(stats.forecast, variants[i].options.policy == AttentionPolicy::kSparda);
+    EXPECT_EQ(*engine, *engines->Use(0)) << "one reading serves all";
     if (i > 0) {
       EXPECT_EQ(stats.attention.top_k_blocks, variants[i].options.top_k_blocks);
     }

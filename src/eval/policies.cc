@@ -55,21 +55,19 @@ StatusOr<PolicyEngines> PolicyEngines::Make(std::shared_ptr<Model> model, std::v
   PolicyEngines out;
   size_t shared = variants.size();  // the engine of all variants that read densely
   for (auto& variant : variants) {
-    const bool forecasts = variant.options.policy == AttentionPolicy::kSparda && !options.forecast.empty();
-    if (!forecasts && shared < out.engines_.size() && out.engines_[shared]->SetAttention(variant.options).ok() &&
+    if (shared < out.engines_.size() && out.engines_[shared]->SetAttention(variant.options).ok() &&
         ReadsDensely(*out.engines_[shared])) {
       out.engine_of_.push_back(shared);
     } else {
       EngineOptions o = options;
       o.attention = variant.options;
-      if (!forecasts) o.forecast.clear();
       auto engine = Engine::Create(model, o);
       if (!engine.ok()) {
         const Status& s = engine.status();
         return variants.size() == 1 ? s : Status(s.code(), variant.Label() + ": " + s.message());
       }
       out.engine_of_.push_back(out.engines_.size());
-      if (!forecasts && shared >= variants.size() && ReadsDensely(**engine)) shared = out.engines_.size();
+      if (shared >= variants.size() && ReadsDensely(**engine)) shared = out.engines_.size();
       out.engines_.push_back(std::move(*engine));
     }
     out.variants_.push_back(std::move(variant));

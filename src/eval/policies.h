@@ -30,8 +30,8 @@ StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& 
 // blocks) share one engine and so one reading of it: the next answer only repeats the key summaries.
 class PolicyEngines {
  public:
-  // `options.attention` is ignored, `options.forecast` is for kSparda. Refuses what the model can't run, naming the
-  // variant.
+  // `options.attention` is ignored, `options.forecast` is for kSparda alone. Refuses what the model can't run, naming
+  // the variant.
   static StatusOr<PolicyEngines> Make(std::shared_ptr<Model> model, std::vector<Variant> variants,
                                       const EngineOptions& options);
 

@@ -138,9 +138,10 @@ StatusOr<ModelConfig> ConfigFromGguf(const ModelFile& file) {
   ModelConfig c;
   FS_ASSIGN_OR_RETURN(c.architecture, file.GetString("general.architecture"));
   const std::string& arch = c.architecture;
-  if (arch != "llama" && arch != "qwen2" && arch != "qwen3" && arch != "minicpm" && arch != "infllm" && arch != "nsa") {
+  if (arch != "llama" && arch != "qwen2" && arch != "qwen3" && arch != "minicpm" && arch != "infllm" &&
+      arch != "nosa" && arch != "nsa") {
     return Unimplemented("the architecture '" + arch + "' of '" + file.path() +
-                         "' is not supported (llama, qwen2, qwen3, minicpm, infllm and nsa are)");
+                         "' is not supported (llama, qwen2, qwen3, minicpm, infllm, nosa and nsa are)");
   }
   FS_ASSIGN_OR_RETURN(c.name, file.OptString("general.name", ""));
   FS_ASSIGN_OR_RETURN(c.layers, SmallInt(file, arch + ".block_count", 1, 1024));
@@ -179,6 +180,12 @@ StatusOr<ModelConfig> ConfigFromGguf(const ModelFile& file) {
   }
   c.attention.policy = AttentionPolicy::kDense;
   if (arch == "infllm") FS_RETURN_IF_ERROR(ReadSparse(file, arch, &c));
+  if (arch == "nosa") {
+    FS_RETURN_IF_ERROR(ReadSparse(file, arch, &c));
+    c.importances = true;
+    c.attention.policy = AttentionPolicy::kNosa;
+    FS_ASSIGN_OR_RETURN(c.attention.query_blocks, SmallInt(file, "nosa.query_blocks", 1, c.attention.top_k_blocks));
+  }
   if (arch == "nsa") FS_RETURN_IF_ERROR(ReadNsa(file, &c));
   FS_RETURN_IF_ERROR(ReadRope(file, arch, &c));
   FS_RETURN_IF_ERROR(ValidateConfig(c));

@@ -55,7 +55,7 @@ struct NsaConfig {
 };
 
 struct ModelConfig {
-  std::string architecture;  // "llama", "qwen2", "qwen3", "minicpm", "infllm", "nsa"
+  std::string architecture;  // "llama", "qwen2", "qwen3", "minicpm", "infllm", "nosa", "nsa"
   std::string name;
   int layers = 0;
   int hidden = 0;
@@ -74,6 +74,7 @@ struct ModelConfig {
   RopeConfig rope;
   bool nope_scores = false;  // InfLLM-v2 (use_nope): blocks are scored with queries and keys before RoPE
   NsaConfig nsa;
+  bool importances = false;    // NOSA: tokens have an importance for each KV head, from their values
   AttentionOptions attention;  // policy kDense unless the model was trained with block-sparse attention
 };
 

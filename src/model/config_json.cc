@@ -107,15 +107,9 @@ Status RefuseOtherLayers(const Fields& f, const Json& json, const std::string& p
   return OkStatus();
 }
 
-Status ReadMiniCpm(const Fields& f, const Json& json, const std::string& path, ModelConfig* c) {
-  FS_ASSIGN_OR_RETURN(c->embedding_scale, f.Number("scale_emb", 1.0));
-  FS_ASSIGN_OR_RETURN(const double depth, f.Number("scale_depth", 1.0));
-  c->residual_scale = f.Has("scale_depth") ? depth / std::sqrt(static_cast<double>(c->layers)) : 1.0;
-  FS_ASSIGN_OR_RETURN(const double base, f.Number("dim_model_base", static_cast<double>(c->hidden)));
-  if (!(base > 0)) return DataLoss(path + ": 'dim_model_base' must be positive");
-  c->logit_scale = base / c->hidden;
-  if (!f.Has("sparse_config")) return OkStatus();
-  const Fields s(json["sparse_config"], path + " (sparse_config)");
+// `window` and `top_k`: what the family means where its file says nothing.
+Status ReadSparse(const Json& json, const std::string& path, int window, int default_top_k, ModelConfig* c) {
+  const Fields s(json, path + " (sparse_config)");
   AttentionOptions& a = c->attention;
   if (s.True("use_nope")) {
     return Unimplemented(path + " selects blocks with un-rotated queries and keys (use_nope), which is not supported");
@@ -127,12 +121,38 @@ Status ReadMiniCpm(const Fields& f, const Json& json, const std::string& path, M
   FS_ASSIGN_OR_RETURN(a.kernel_stride, s.Int("kernel_stride", 1, 4096, 16));
   FS_ASSIGN_OR_RETURN(a.block_size, s.Int("block_size", 16, 256, 64));
   FS_ASSIGN_OR_RETURN(a.init_blocks, s.Int("init_blocks", 0, 1024, 1));
-  FS_ASSIGN_OR_RETURN(a.local_window, s.Int("window_size", 0, 1 << 20, 2048));
-  FS_ASSIGN_OR_RETURN(const int top_k, s.Int("topk", 1, 1 << 16, 64));
+  FS_ASSIGN_OR_RETURN(a.local_window, s.Int("window_size", 0, 1 << 20, window));
+  FS_ASSIGN_OR_RETURN(const int top_k, s.Int("topk", 1, 1 << 16, default_top_k));
   // The reference adds the window's blocks to its top-k: 64 means 96 blocks in all.
   a.top_k_blocks = top_k + a.local_window / a.block_size;
   FS_ASSIGN_OR_RETURN(a.dense_below, s.Int("dense_len", -1, 1 << 24, 8192));
   a.dense_below = a.dense_below < 0 ? 0 : a.dense_below;
+  return Validate(a);
+}
+
+Status ReadMiniCpm(const Fields& f, const Json& json, const std::string& path, ModelConfig* c) {
+  FS_ASSIGN_OR_RETURN(c->embedding_scale, f.Number("scale_emb", 1.0));
+  FS_ASSIGN_OR_RETURN(const double depth, f.Number("scale_depth", 1.0));
+  c->residual_scale = f.Has("scale_depth") ? depth / std::sqrt(static_cast<double>(c->layers)) : 1.0;
+  FS_ASSIGN_OR_RETURN(const double base, f.Number("dim_model_base", static_cast<double>(c->hidden)));
+  if (!(base > 0)) return DataLoss(path + ": 'dim_model_base' must be positive");
+  c->logit_scale = base / c->hidden;
+  return f.Has("sparse_config") ? ReadSparse(json["sparse_config"], path, 2048, 64, c) : OkStatus();
+}
+
+// A Llama with a sparse_config is a NOSA model.
+Status ReadNosa(const Fields& f, const Json& json, const std::string& path, ModelConfig* c) {
+  if (!f.Has("sparse_config")) return OkStatus();
+  FS_RETURN_IF_ERROR(ReadSparse(json["sparse_config"], path, 1024, 80, c));
+  c->architecture = "nosa";
+  c->importances = true;
+  AttentionOptions& a = c->attention;
+  a.policy = AttentionPolicy::kNosa;
+  const Fields s(json["sparse_config"], path + " (sparse_config)");
+  FS_ASSIGN_OR_RETURN(const int free, s.Int("select_blocks", 0, 1 << 16, 24));
+  // The reference counts its query's blocks beyond the initial ones and the window, in which the row's own is one more.
+  a.query_blocks = a.init_blocks + a.local_window / a.block_size + free;
+  if (a.query_blocks < 1) return DataLoss(path + ": no block is chosen by the query");
   return Validate(a);
 }
 
@@ -174,6 +194,7 @@ StatusOr<ModelConfig> ConfigFromJson(const std::string& text, const std::string&
   }
   c.attention.policy = AttentionPolicy::kDense;
   if (arch == "minicpm") FS_RETURN_IF_ERROR(ReadMiniCpm(f, json, "'" + path + "'", &c));
+  if (arch == "llama") FS_RETURN_IF_ERROR(ReadNosa(f, json, "'" + path + "'", &c));
   FS_RETURN_IF_ERROR(ValidateConfig(c));
   return c;
 }

@@ -123,8 +123,9 @@ class Forward final : public ModelRunner {
   }
 
   Status SetPlan(const AttentionPlan& plan) override {
-    FS_CHECK(plan.options.block_size == block_tokens_ && forecast_.empty() && tiered_ == nullptr,
-             "the plan changes neither the block size nor a Forecast, and all keys are in memory");
+    FS_CHECK(
+        plan.options.block_size == block_tokens_ && tiered_ == nullptr && (!plan.Forecasts() || !forecast_.empty()),
+        "the plan keeps the block size, has its Forecast, and all keys are in memory");
     const AttentionPlan old = std::exchange(o_.plan, plan);
     auto summaries = old.SharesSummaries(plan) ? StatusOr<std::vector<LayerSummary>>(std::vector<LayerSummary>())
                                                : AllocateSummaries();
@@ -190,7 +191,7 @@ class Forward final : public ModelRunner {
   bool ScoresUnrotated() const {
     if (IsNsa()) return c_.nsa.compress_rope == CompressRope::kNone;
     if (o_.plan.summary.kind != SummaryKind::kPooledKeys) return false;
-    return forecast_.empty() ? c_.nope_scores : !forecast_rotated_;
+    return o_.plan.Forecasts() ? !forecast_rotated_ : c_.nope_scores;
   }
   // NSA with three sets caches [compressed | selected | window] heads; with one, the branches share them.
   KvView Branch(const KvView& all, int branch) const {
@@ -206,6 +207,11 @@ class Forward final : public ModelRunner {
     if (!w.compress_k.empty()) {
       summary->key_weights = w.compress_k.template as<float>();
       summary->value_weights = w.compress_v.template as<float>();
+    }
+    if (c_.importances) {
+      summary->importance_scale = w.importance_scale.template as<float>();
+      summary->importance_weight = w.importance_weight.template as<float>();
+      if (!w.importance_bias.empty()) summary->importance_bias = w.importance_bias.template as<float>();
     }
     // Three sets keep the compressed branch's keys as they are pooled; one set has been rotated for the others.
     const bool stored_rotated = !IsNsa() || c_.nsa.kv_sets == 1;
@@ -241,12 +247,9 @@ class Forward final : public ModelRunner {
     forecast_heads_ = o_.forecast->Heads(c_);
     const int64_t rows = static_cast<int64_t>(forecast_heads_) * c_.head_dim;
     for (int l = 0; l < c_.layers; ++l) {
-      Matrix m;
-      if (Forecasts(l)) {
-        const auto& values = o_.forecast->projections[static_cast<size_t>(l)];
-        const HostMatrix host{DType::kF32, rows, c_.hidden, std::as_bytes(std::span(values))};
-        FS_ASSIGN_OR_RETURN(m, b_.PrepareMatrix(std::span(&host, 1)));
-      }
+      const auto& values = o_.forecast->projections[static_cast<size_t>(l)];
+      const HostMatrix host{DType::kF32, rows, c_.hidden, std::as_bytes(std::span(values))};
+      FS_ASSIGN_OR_RETURN(Matrix m, b_.PrepareMatrix(std::span(&host, 1)));
       forecast_.push_back(std::move(m));
     }
     o_.forecast = nullptr;  // the caller's, and read now
@@ -288,11 +291,11 @@ class Forward final : public ModelRunner {
       if (!Selects(l)) continue;
       LayerSummary& s = out[l];
       s.view = o_.plan.summary;
+      FS_RETURN_IF_ERROR(PrepareSummary(l, &s.view));
       s.view.page_bytes = b_.SummaryPageBytes(kv_[l].view, s.view);
       const auto pages = static_cast<size_t>(o_.num_blocks) * static_cast<size_t>(c_.kv_heads);
       FS_ASSIGN_OR_RETURN(s.pages, b_.Allocate(pages * s.view.page_bytes));
       s.view.pages = s.pages.data();
-      FS_RETURN_IF_ERROR(PrepareSummary(l, &s.view));
     }
     return out;
   }
@@ -516,6 +519,7 @@ class Forward final : public ModelRunner {
     attend.num_heads = c_.heads;
     attend.scale = Scale();
     attend.kv = IsNsa() ? Branch(view, kSelected) : view;
+    if (c_.importances) attend.summary = kv_[static_cast<size_t>(l)].summary.view;
     attend.first_block = first_block;
     attend.end_block = end_block;
     attend.carry = carry_.data();
@@ -595,6 +599,7 @@ class Forward final : public ModelRunner {
     s.kv = ScoredKeys(static_cast<size_t>(l));
     s.summary = kv_[static_cast<size_t>(l)].summary.view;
     s.top_k = o_.plan.top_k;
+    s.query_top_k = o_.plan.query_top_k;
     s.init_blocks = o_.plan.init_blocks;
     s.local_blocks = o_.plan.local_blocks;
     s.skip_local = KnownEarly(l);
@@ -718,7 +723,7 @@ class Forward final : public ModelRunner {
   Buffer x_, h_, qkv_, gate_up_, act_, cos_, sin_, logits_, inv_freq_, inputs_;
   Buffer all_cos_, all_sin_;            // [context, dims / 2], where keys are turned after caching
   Buffer gates_, selected_, windowed_;  // NSA
-  std::vector<Matrix> forecast_;        // [layers] by target, empty where the source is another
+  std::vector<Matrix> forecast_;        // [layers] by target; empty: there is no Forecast
   bool forecast_rotated_ = true;
   int forecast_heads_ = 0;   // Hkv, where one query serves the group, or Hq
   Buffer forecast_rows_[2];  // [T, forecast heads * D], of even and odd targets

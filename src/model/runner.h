@@ -100,7 +100,7 @@ struct RunnerOptions {
   RunnerTiers tiers = {};
   AttentionPlan plan;
   bool scores = false;                 // keep room for the scores of steps of at most max_logit_rows rows
-  const Forecast* forecast = nullptr;  // for sources kForecast; read while the runner is made
+  const Forecast* forecast = nullptr;  // for plans with sources kForecast; read while the runner is made
   // Called for every layer of a step, in order; for training on a frozen model. Copies make such a step slower.
   std::function<void(const LayerRows&)> observe_layer = {};
 };
@@ -111,7 +111,7 @@ class ModelRunner {
   // An error (of tiers: of the file, or a memory that is too small) leaves the step undone in some layers; the blocks
   // that it wrote to have no content that may be relied on.
   virtual Status Step(const Batch& batch, StepResult* result) = 0;
-  // Other attention for the steps to come, with the same block size, no Forecast and no tiers. Unless the plans share
+  // Other attention for the steps to come, with the same block size and no tiers. Unless the plans share
   // summaries, those of cached blocks are gone until Summarise. On an error nothing changes.
   virtual Status SetPlan(const AttentionPlan& plan) = 0;
   // Makes the summaries of rows whose keys are cached, as the step that wrote them would have. Of `batch` only tokens,

@@ -63,6 +63,10 @@ NamePair NamesOf(WeightSource::Kind kind) {
       return {"attn_compress_v", "", true};
     case K::kBranchGate:
       return {"attn_gate", "", true};
+    case K::kImportance:
+      return {"attn_importance", "self_attn.A", true};
+    case K::kImportanceDelta:
+      return {"attn_importance_delta", "self_attn.delta", true};
   }
   return {"?", "?", false};
 }
@@ -80,6 +84,7 @@ std::string WeightSource::Name(Kind kind, int layer, const char* suffix) const {
   const bool gguf = names_ == WeightNames::kGguf;
   std::string name;
   if (n.per_layer) name = (gguf ? "blk." : "model.layers.") + std::to_string(layer) + ".";
+  if (!gguf && kind == Kind::kImportance) return name + n.hf;  // a parameter, not a module with a weight
   return name + (gguf ? n.gguf : n.hf) + "." + suffix;
 }
 
@@ -110,6 +115,22 @@ StatusOr<HostMatrix> WeightSource::Matrix(Kind kind, int layer, int64_t rows, in
     m.data = kept->back();
   }
   return m;
+}
+
+StatusOr<std::vector<float>> WeightSource::Floats(Kind kind, int layer, int64_t rows, int64_t cols) const {
+  std::vector<std::vector<std::byte>> kept;
+  FS_ASSIGN_OR_RETURN(const HostMatrix m, Matrix(kind, layer, rows, cols, &kept));
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  if (cols % InfoOf(m.dtype).block_elems != 0) {
+    return DataLoss("tensor '" + Name(kind, layer, "weight") + "' has broken rows");
+  }
+  DequantiseRow(m.dtype, m.data.data(), rows * cols, values.data());
+  for (const float v : values) {
+    if (!std::isfinite(v)) {
+      return DataLoss("tensor '" + Name(kind, layer, "weight") + "' holds a value that is not finite");
+    }
+  }
+  return values;
 }
 
 StatusOr<std::vector<float>> WeightSource::ReadVector(const FileTensor& t, int64_t n, bool permuted) const {

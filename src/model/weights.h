@@ -45,11 +45,16 @@ class WeightSource {
     kCompressK,
     kCompressV,
     kBranchGate,
+    // NOSA
+    kImportance,
+    kImportanceDelta,
   };
 
   // A matrix [rows, cols]; q and k rows come in rotate-half order whatever the file's. `kept` owns reordered bytes.
   StatusOr<HostMatrix> Matrix(Kind kind, int layer, int64_t rows, int64_t cols,
                               std::vector<std::vector<std::byte>>* kept) const;
+  // A small matrix as f32.
+  StatusOr<std::vector<float>> Floats(Kind kind, int layer, int64_t rows, int64_t cols) const;
   // A vector of n values as f32.
   StatusOr<std::vector<float>> Vector(Kind kind, int layer, int64_t n) const;
   // Weights of an NSA compressor [kv heads, window, head_dim]: the softmax over the window of the file's tensor.
@@ -99,6 +104,8 @@ struct LayerWeights {
   // NSA
   Buffer compress_k, compress_v;  // [Hkv, window, D], or empty for the mean
   Linear<Matrix> branch_gate;     // [3 * Hq, hidden]
+  // NOSA
+  Buffer importance_scale, importance_weight, importance_bias;  // [Hkv], [Hkv, Hkv * D], [Hkv] or empty
 };
 
 template <typename Matrix>
@@ -152,6 +159,7 @@ class WeightLoader {
                             Stack({{Kind::kQ, q_rows}, {Kind::kK, kv_rows}, {Kind::kV, kv_rows}}, l, c.hidden));
       }
       if (c.nsa.kv_sets > 0) FS_RETURN_IF_ERROR(LoadNsa(l, &layer));
+      if (c.importances) FS_RETURN_IF_ERROR(LoadImportance(l, kv_rows, &layer));
       FS_ASSIGN_OR_RETURN(layer.o, Stack({{Kind::kO, c.hidden}}, l, q_rows));
       FS_ASSIGN_OR_RETURN(layer.gate_up, Stack({{Kind::kGate, c.ffn}, {Kind::kUp, c.ffn}}, l, c.hidden));
       FS_ASSIGN_OR_RETURN(layer.down, Stack({{Kind::kDown, c.hidden}}, l, c.ffn));
@@ -173,6 +181,17 @@ class WeightLoader {
     if (c.nsa.gate_bias && layer->branch_gate.bias.empty()) {
       return DataLoss("layer " + std::to_string(l) + " lacks the bias of its branch gates");
     }
+    return OkStatus();
+  }
+
+  Status LoadImportance(int l, int64_t kv_rows, LayerWeights<Matrix>* layer) {
+    const int64_t heads = config_.kv_heads;
+    FS_ASSIGN_OR_RETURN(layer->importance_scale, Vector(Kind::kImportance, l, heads));
+    FS_ASSIGN_OR_RETURN(const auto weight, source_.Floats(Kind::kImportanceDelta, l, heads, kv_rows));
+    FS_ASSIGN_OR_RETURN(layer->importance_weight, Upload(weight));
+    FS_ASSIGN_OR_RETURN(const auto bias, source_.Bias(Kind::kImportanceDelta, l, heads));
+    if (bias.empty()) return OkStatus();
+    FS_ASSIGN_OR_RETURN(layer->importance_bias, Upload(bias));
     return OkStatus();
   }
 

@@ -81,7 +81,8 @@ enum class SummaryKind : uint8_t {
   // InfLLM-v2 (specs: compressed keys): window j is the mean of the cached (post-RoPE) keys of tokens
   // [j*stride, j*stride+kernel). It is stored with the block that holds its LAST token, so a block's summary depends on
   // nothing after the block: sharing a prefix and truncating need no recomputation. f32. With `unrotate` the keys are
-  // turned back to before RoPE first (use_nope).
+  // turned back to before RoPE first (use_nope). Where tokens have an importance (NOSA, arXiv 2510.13602), a page also
+  // holds that of each token and the mean of each window, f32.
   kPooledKeys,
   // NSA (arXiv 2502.11089): windows as above, of keys and of values, each a weighted sum of its tokens with weights by
   // place in the window and channel. In the dtype of the cache.
@@ -106,8 +107,15 @@ struct SummaryView {
   const float* cos = nullptr;
   const float* sin = nullptr;
   int half_dim = 0;
+  // kPooledKeys: the importance of token t for KV head h is scale[h] * softplus(weight[h] . v_t + bias[h]), v_t being
+  // the values of all KV heads as they are cached.
+  const float* importance_scale = nullptr;   // [Hkv]; null: tokens have none
+  const float* importance_weight = nullptr;  // [Hkv, Hkv * D]
+  const float* importance_bias = nullptr;    // [Hkv] or null
   bool unrotate = false;      // kPooledKeys, kCompressed: the cached keys are rotated, the pooled ones shall not be
   bool rotate_start = false;  // kCompressed: pooled keys are then rotated at the window's first position
+
+  bool HasImportance() const { return importance_scale != nullptr; }
 };
 
 // out[t, :] = scale * table[tokens[t], :]
@@ -214,6 +222,9 @@ struct SummariseParams {
 //     window is visible).
 //   kSketch: softmax over the visible tokens of scale * q . sketch, summed over the G heads and over the block's
 //   tokens.
+// With query_top_k (needs importances) the scores fill a list only up to that many blocks, forced ones included; the
+// others, up to top_k, are those of the largest importance, ties by id ascending: a block's is the largest window mean
+// of the windows above.
 // Rows with row_sparse[t] == 0 get count -1: they attend to all visible blocks.
 struct SelectParams {
   RowBatch rows;
@@ -224,7 +235,8 @@ struct SelectParams {
   float scale = 0;    // 1 / sqrt(D) for the families we run
   KvView kv;          // geometry; selection reads summaries only
   SummaryView summary;
-  int top_k = 0;  // the whole budget, forced blocks included
+  int top_k = 0;        // the whole budget, forced blocks included
+  int query_top_k = 0;  // of it, what the query chooses; 0: all
   int init_blocks = 1;
   int local_blocks = 0;  // forced in addition to the row's own block
   // Windows and tokens that no unforced block has a part in are not scored: the choice then depends on nothing newer
@@ -270,7 +282,8 @@ struct AttendParams {
   const int32_t* ids = nullptr;     // [T, Hkv, max_selected] or null: all visible blocks for every row
   const int32_t* counts = nullptr;  // [T, Hkv]; -1 = all visible blocks
   int max_selected = 0;
-  int window = 0;  // 0: no window; with one there are no lists
+  int window = 0;       // 0: no window; with one there are no lists
+  SummaryView summary;  // where it has importances, those of the tokens are added to their scores after the scale
   // A part of an attention: the logical blocks [first_block, end_block), whole splits of them. Parts follow each other
   // without gap or overlap; what they found so far is in `carry`, [T] times AttendCarryBytes of the backend, and the
   // part that ends at max_blocks or later writes `out`. All parts together give what one call gives, bit for bit.

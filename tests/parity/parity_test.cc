@@ -19,6 +19,7 @@ struct Case {
   std::string text;
   std::vector<int32_t> ids;
   int64_t context = 0;                      // of the engine; 0: the model's
+  std::string forecast;                     // file that selects blocks; empty: the model's own queries do
   std::vector<int64_t> positions;           // [P]
   std::vector<std::vector<double>> logits;  // [P, vocabulary]
 };
@@ -35,7 +36,9 @@ Golden LoadGolden(const std::string& name) {
   if (!json.ok()) return out;
   out.end_tokens = (*json)["end_tokens"].get<std::vector<int32_t>>();
   for (const auto& c : (*json)["cases"]) {
-    out.cases.push_back({c["text"], c["ids"], c["context"], c["positions"], c["logits"]});
+    const bool forecast = c.contains("forecast") && c["forecast"].get<bool>();
+    out.cases.push_back({c["text"], c["ids"], c["context"], forecast ? kData + name + "/nosa.forecast" : "",
+                         c["positions"], c["logits"]});
   }
   return out;
 }
@@ -47,7 +50,8 @@ std::vector<std::vector<float>> Logits(const std::shared_ptr<Model>& model, cons
   options.context_tokens = c.context;
   options.kv_type = KvType::kF32;
   options.prefill_chunk = 100;  // the longer texts take three steps
-  options.attention.policy = policy;
+  options.attention.policy = c.forecast.empty() ? policy : AttentionPolicy::kSparda;
+  options.forecast = c.forecast;
   auto engine = Engine::Create(model, options);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   if (!engine.ok()) return rows;
@@ -127,7 +131,7 @@ TEST_P(Parity, LogitsOnTheScalarBackend) { ExpectLogits({.threads = 1, .isa = "s
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Parity,
                          ::testing::Values("llama", "llama3", "llama-bias", "qwen2", "qwen3", "minicpm4",
-                                           "minicpm4-sparse"),
+                                           "minicpm4-sparse", "nosa"),
                          [](const auto& checkpoint) {
                            std::string name = checkpoint.param;
                            std::replace(name.begin(), name.end(), '-', '_');

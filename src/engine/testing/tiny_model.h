@@ -36,6 +36,10 @@ inline std::string TinyModel(const std::string& arch, bool frozen = false) {
   w.U32(arch + ".attention.head_count", kHeads).U32(arch + ".attention.head_count_kv", kKvHeads);
   w.U32(arch + ".attention.key_length", kDim).U32(arch + ".attention.value_length", kDim);
   w.U32(arch + ".context_length", 4096).F32(arch + ".attention.layer_norm_rms_epsilon", 1e-5f);
+  if (arch == "nosa") {
+    w.U32("nosa.kernel_size", 8).U32("nosa.kernel_stride", 4).U32("nosa.block_size", 16).U32("nosa.init_blocks", 1);
+    w.U32("nosa.local_window", 32).U32("nosa.top_k_blocks", 8).U32("nosa.query_blocks", 6);
+  }
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
   uint32_t next = 0x100;
@@ -89,6 +93,11 @@ inline std::string TinyModel(const std::string& arch, bool frozen = false) {
     matrix(p + "ffn_gate.weight", kFfn, kHidden);
     matrix(p + "ffn_up.weight", kFfn, kHidden);
     matrix(p + "ffn_down.weight", kHidden, kFfn, frozen ? 0.0f : 2.0f);
+    if (arch == "nosa") {
+      vector(p + "attn_importance.weight", kKvHeads, 0.5f);
+      matrix(p + "attn_importance_delta.weight", kKvHeads, kKvHeads * kDim);
+      vector(p + "attn_importance_delta.bias", kKvHeads, 0);
+    }
     if (arch == "qwen2") {
       vector(p + "attn_q.bias", kHeads * kDim, 0);
       vector(p + "attn_k.bias", kKvHeads * kDim, 0);

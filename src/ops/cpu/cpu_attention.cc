@@ -314,6 +314,13 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
       work.c[i] = work.s + static_cast<int64_t>(i) * block_tokens;
     }
     multiply(owners, page, block_tokens, columns, d, nullptr, next_page);
+    if (p.summary.HasImportance()) {
+      const int32_t physical = PhysicalBlock(p.rows, p.rows.row_seq[tile.first_row + next.row], block);
+      const float* importance = ImportancePage(kv, p.summary, physical, head);
+      for (int i = 0; i < owners; ++i) {
+        for (int t = 0; t < work.visible[i]; ++t) work.c[i][t] += kLog2e * importance[t];
+      }
+    }
     // Only a window hides the beginning of a block.
     const int masked = p.window > 0 ? owners : 0;
     for (int i = 0; i < masked; ++i) std::fill(work.c[i], work.c[i] + work.hidden[i], kMasked);

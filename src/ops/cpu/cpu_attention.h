@@ -12,8 +12,8 @@ namespace farsight {
 struct AttentionKernels;  // function table of one instruction set, in attention_kernels.h
 
 // Pages: keys [D][B], so that a product with a query runs over tokens; values [B][D rounded up to 16].
-// Pooled keys: f32 [B / stride][D]. Compressed keys, then values: [B / stride][D rounded up to 16] each. Sketches:
-// centre [D] f32, scales [B] f32, then codes by 32 tokens (attention_kernels.h).
+// Pooled keys: f32 [B / stride][D], importances behind them. Compressed keys, then values: [B / stride][D rounded up to
+// 16] each. Sketches: centre [D] f32, scales [B] f32, then codes by 32 tokens (attention_kernels.h).
 class CpuAttention {
  public:
   // `pool` outlives this object or is replaced by SetPool; isa is concrete and available.
@@ -52,6 +52,7 @@ class CpuAttention {
   static bool NeedsScores(const SelectParams& p, int row);
   static int ScoredBlocks(const SelectParams& p, int row);
   static void PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room);
+  static void Weigh(const SummariseParams& p, int seq, int head, int pos);
   int64_t PooledStride(const SelectParams& p) const;
   float* BlockScratch(int group, int block_tokens, float* scratch) const;
   void PooledProducts(const SelectParams& p, const Tile& tile, int head, float* scratch) const;

@@ -121,6 +121,7 @@ class Layer {
     p.kv = kv;
     p.summary = summary;
     p.top_k = top_k;
+    if (summary.HasImportance()) p.query_top_k = top_k - 3;
     p.init_blocks = 1;
     p.local_blocks = 2;
     p.ids = ids->data();
@@ -146,6 +147,7 @@ class Layer {
       p.max_selected = top_k;
     }
     p.window = window;
+    p.summary = summary;
     std::vector<double> carry(positions_.size() * b_.AttendCarryBytes(s_.heads, s_.dim) / sizeof(double) + 1, 1e30);
     p.carry = reinterpret_cast<std::byte*>(carry.data());
     for (const int end : ends) {
@@ -347,6 +349,54 @@ TEST_P(AttentionTest, SkippingLocalBlocksNeedsNothingNew) {
         ASSERT_EQ(early, late) << at;
       }
       ASSERT_EQ(late, usual) << at;
+    }
+  }
+}
+
+TEST_P(AttentionTest, ImportancesMatchTheReferenceInChunksOfAnySize) {
+  const int dim = 40, kv_heads = 2, tokens = 1300;
+  const std::vector<float> scale = {0.7f, -1.5f};
+  const std::vector<float> bias = {0.2f, -0.4f};
+  std::vector<float> weight(static_cast<size_t>(kv_heads * kv_heads * dim));
+  std::mt19937 rng(8);
+  std::normal_distribution<float> normal(0, 0.1f);
+  for (float& w : weight) w = normal(rng);
+  SummaryView summary = Pooled();
+  summary.importance_scale = scale.data();
+  summary.importance_weight = weight.data();
+  summary.importance_bias = bias.data();
+  const Shape s{6, kv_heads, dim, 64, DType::kF16, summary};
+  RefBackend ref;
+  Layer<RefBackend> b(ref, s, {tokens});
+  b.AddRows(0, 0, tokens);
+  b.Append();
+  std::vector<int32_t> ids, counts, ref_ids, ref_counts;
+  const auto q = b.Values(s.heads * dim, 3);
+  ref.Select(b.Selection(q, 9, &ref_ids, &ref_counts));
+  const auto reference = b.Attend(&ref_ids, &ref_counts, 9);
+  auto cpu = Cpu();
+  Layer<CpuBackend> a(*cpu, s, {tokens});
+  a.AddRows(0, 0, tokens);
+  a.Append();
+  cpu->Select(a.Selection(q, 9, &ids, &counts));
+  EXPECT_EQ(counts, ref_counts);
+  size_t same = 0;
+  for (size_t i = 0; i < ids.size(); ++i) same += ids[i] == ref_ids[i] ? 1 : 0;
+  EXPECT_GT(same, ids.size() * 999 / 1000) << "but for near ties";
+  const auto whole = a.Attend(&ids, &counts, 9);
+  EXPECT_LT(MaxError(a.Attend(&ref_ids, &ref_counts, 9), reference), 2e-5);
+  EXPECT_LT(MaxError(a.Attend(nullptr, nullptr, 0), b.Attend(nullptr, nullptr, 0)), 2e-5);
+  for (const int chunk : {1, 17}) {
+    Layer<CpuBackend> layer(*cpu, s, {tokens});
+    layer.AddRows(0, 0, 1000);
+    layer.Append();
+    for (int at = 1000; at < tokens; at += chunk) {
+      layer.Clear();
+      layer.AddRows(0, at, std::min(tokens, at + chunk));
+      layer.Append();
+      const auto part = layer.SelectAndAttend(9);
+      ASSERT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<std::ptrdiff_t>(at) * 6 * dim))
+          << chunk << " at " << at;
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "ops/cpu/attention_kernels.h"
 #include "ops/cpu/attention_pages.h"
@@ -64,6 +65,47 @@ struct Candidate {
 };
 bool Before(const Candidate& a, const Candidate& b) {
   return a.score != b.score ? a.score > b.score : a.block < b.block;
+}
+
+// The blocks of the `want` best, in any order, to `ids`; returns how many there are.
+int TakeBest(Candidate* from, int num, int want, int32_t* ids) {
+  want = std::min(want, num);
+  if (want <= 0) return 0;
+  if (want > kFewPicked) {
+    std::nth_element(from, from + want, from + num, Before);
+    for (int i = 0; i < want; ++i) ids[i] = from[i].block;
+    return want;
+  }
+  // The best so far in order, from the second on most candidates fail one comparison.
+  Candidate best[kFewPicked];
+  int kept = 0;
+  for (int f = 0; f < num; ++f) {
+    if (kept == want && !Before(from[f], best[kept - 1])) continue;
+    int place = kept < want ? kept++ : kept - 1;
+    for (; place > 0 && Before(from[f], best[place - 1]); --place) best[place] = best[place - 1];
+    best[place] = from[f];
+  }
+  for (int i = 0; i < kept; ++i) ids[i] = best[i].block;
+  return kept;
+}
+
+// The largest mean importance of the windows that touch a block and are seen.
+float BlockImportance(const SelectParams& p, int row, int head, int block) {
+  const SummaryView& s = p.summary;
+  const int per_block = p.kv.block_tokens / s.stride;
+  const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
+  int end = (p.rows.positions[row] + 1) / s.stride;
+  if (p.skip_local) {
+    const int local = std::max(0, p.rows.positions[row] / p.kv.block_tokens - p.local_blocks);
+    end = std::min(end, local * per_block + skip);
+  }
+  float best = std::numeric_limits<float>::lowest();
+  for (int e = std::max(per_block * block, skip); e < std::min(per_block * (block + 1) + skip, end); ++e) {
+    const int32_t physical = PhysicalBlock(p.rows, p.rows.row_seq[row], e / per_block);
+    // No number is no order; max keeps the first where the second is none.
+    best = std::max(best, ImportancePage(p.kv, s, physical, head)[p.kv.block_tokens + e % per_block]);
+  }
+  return best;
 }
 
 // The tokens of a block are converted a channel at a time and added one by one, in ascending order.
@@ -194,7 +236,9 @@ size_t CpuAttention::SummaryPageBytes(const KvView& kv, const SummaryView& s) co
     case SummaryKind::kNone:
       return 0;
     case SummaryKind::kPooledKeys:
-      return static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim) * sizeof(float);
+      return (static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim) +
+              (s.HasImportance() ? static_cast<size_t>(kv.block_tokens + kv.block_tokens / s.stride) : 0)) *
+             sizeof(float);
     case SummaryKind::kCompressed:
       return static_cast<size_t>(2 * (kv.block_tokens / s.stride) * PaddedDim(kv.head_dim) * ElemBytes(kv.dtype));
     case SummaryKind::kSketch:
@@ -203,6 +247,30 @@ size_t CpuAttention::SummaryPageBytes(const KvView& kv, const SummaryView& s) co
                  static_cast<size_t>(SketchTokenBytes(kv.head_dim, s.bits));
   }
   return 0;
+}
+
+// The importance of the token at `pos`, and the mean of the window that ends with it, if one does.
+void CpuAttention::Weigh(const SummariseParams& p, int seq, int head, int pos) {
+  const KvView& kv = p.kv;
+  const SummaryView& s = p.summary;
+  const auto importance = [&](int position) {
+    return ImportancePage(kv, s, PhysicalBlock(p.rows, seq, position / kv.block_tokens), head);
+  };
+  const int slot = pos % kv.block_tokens;
+  const int64_t at =
+      static_cast<int64_t>(kv.head_dim) * kv.block_tokens + static_cast<int64_t>(slot) * PaddedDim(kv.head_dim);
+  float x = s.importance_bias == nullptr ? 0 : s.importance_bias[head];
+  for (int h = 0; h < kv.num_kv_heads; ++h) {
+    const std::byte* page = kv.Page(PhysicalBlock(p.rows, seq, pos / kv.block_tokens), h);
+    const float* w = s.importance_weight + (static_cast<int64_t>(head) * kv.num_kv_heads + h) * kv.head_dim;
+    for (int d = 0; d < kv.head_dim; ++d) x += w[d] * LoadKv(kv.dtype, page, at + d);
+  }
+  const float softplus = std::max(x, 0.0f) + std::log1p(std::exp(-std::fabs(x)));
+  importance(pos)[slot] = s.importance_scale[head] * softplus;
+  if ((pos + 1) % s.stride != 0 || pos + 1 < s.kernel) return;
+  float sum = 0;
+  for (int u = pos + 1 - s.kernel; u <= pos; ++u) sum += importance(u)[u % kv.block_tokens];
+  importance(pos)[kv.block_tokens + slot / s.stride] = sum / static_cast<float>(s.kernel);
 }
 
 void CpuAttention::Summarise(const SummariseParams& p) {
@@ -215,7 +283,10 @@ void CpuAttention::Summarise(const SummariseParams& p) {
       const int seq = p.rows.row_seq[t];
       if (p.summary.kind == SummaryKind::kSketch) {
         SketchPosition(*kernels_, p, seq, static_cast<int>(head), pos);
-      } else if ((pos + 1) % p.summary.stride == 0 && pos + 1 >= p.summary.kernel) {
+        continue;
+      }
+      if (p.summary.HasImportance()) Weigh(p, seq, static_cast<int>(head), pos);
+      if ((pos + 1) % p.summary.stride == 0 && pos + 1 >= p.summary.kernel) {
         if (p.summary.kind == SummaryKind::kCompressed || p.summary.unrotate) {
           CompressWindow(p, seq, static_cast<int>(head), pos);
         } else {
@@ -393,21 +464,15 @@ void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const fl
     int num_free = 0;
     // Scores are sums of probabilities; one that is no number would leave nth_element without an order.
     for (int b = p.init_blocks; b < own - p.local_blocks; ++b) free[num_free++] = {scores[b] > 0 ? scores[b] : 0.0f, b};
-    const int want = std::min(p.top_k - n, num_free);
-    if (want <= kFewPicked) {
-      // The best so far in order, from the second on most candidates fail one comparison.
-      Candidate best[kFewPicked];
-      int kept = 0;
-      for (int f = 0; f < num_free && want > 0; ++f) {
-        if (kept == want && !Before(free[f], best[kept - 1])) continue;
-        int place = kept < want ? kept++ : kept - 1;
-        for (; place > 0 && Before(free[f], best[place - 1]); --place) best[place] = best[place - 1];
-        best[place] = free[f];
-      }
-      for (int i = 0; i < kept; ++i) ids[n++] = best[i].block;
-    } else {
-      std::nth_element(free, free + want, free + num_free, Before);
-      for (int i = 0; i < want; ++i) ids[n++] = free[i].block;
+    const int by_query = p.query_top_k > 0 ? p.query_top_k : p.top_k;
+    const int first = n;
+    n += TakeBest(free, num_free, std::max(0, by_query - n), ids + n);
+    if (p.query_top_k > 0) {  // then by importance, of those that are left
+      const auto* end = ids + n;
+      const auto taken = [&](const Candidate& c) { return std::find(ids + first, ids + n, c.block) != end; };
+      num_free = static_cast<int>(std::remove_if(free, free + num_free, taken) - free);
+      for (int i = 0; i < num_free; ++i) free[i].score = BlockImportance(p, row, head, free[i].block);
+      n += TakeBest(free, num_free, p.top_k - n, ids + n);
     }
   }
   std::sort(ids, ids + n);

@@ -76,6 +76,11 @@ void RefBackend::Attend(const AttendParams& p) {
         std::copy_n(carry + 2, kv.head_dim, part.out);
       }
       const float* q = p.q + t * p.q_stride + static_cast<int64_t>(h) * kv.head_dim;
+      const auto importance = [&](int u) -> double {
+        if (!p.summary.HasImportance()) return 0;
+        const int32_t block = PhysicalBlock(p.rows, p.rows.row_seq[t], u / kv.block_tokens);
+        return ImportancePage(kv, p.summary, block, kv_head)[u % kv.block_tokens];
+      };
       const auto add_block = [&](int b) {
         if (b < p.first_block || b >= p.end_block) return;
         const int first = p.window > 0 ? std::max(0, pos - p.window + 1) : 0;
@@ -83,7 +88,7 @@ void RefBackend::Attend(const AttendParams& p) {
         for (int u = std::max(b * kv.block_tokens, first); u <= last; ++u) {
           double sum = 0;
           for (int d = 0; d < kv.head_dim; ++d) sum += static_cast<double>(q[d]) * reader.K(u, d);
-          part.Add(p.scale * sum, reader, u);
+          part.Add(p.scale * sum + importance(u), reader, u);
         }
       };
       if (p.ids == nullptr || p.counts[at] < 0) {

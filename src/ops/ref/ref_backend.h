@@ -55,8 +55,10 @@ class RefBackend {
   void GateBranches(const GateBranchesParams& p);
   void CopyBlock(const CopyBlockParams& p);
 
-  // Selection in two halves, for tests: scores [num blocks up to the row's own] of one row and KV head, and the choice.
+  // Selection in two halves, for tests: scores and importances [num blocks up to the row's own] of one row and KV head,
+  // and the choice.
   std::vector<double> BlockScores(const SelectParams& p, int row, int kv_head) const;
+  std::vector<double> BlockImportances(const SelectParams& p, int row, int kv_head) const;
   static std::vector<int32_t> PickBlocks(const std::vector<double>& scores, int top_k, int init_blocks,
                                          int local_blocks);
 

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <vector>
 
+#include "ops/ref/ref_pages.h"
+
 namespace farsight {
 namespace {
 
@@ -132,6 +134,66 @@ TEST_F(Golden, AttentionOverTheForecastLists) {
     EXPECT_NEAR(out[static_cast<size_t>(i)], head0[i], 1e-7);
     EXPECT_NEAR(out[static_cast<size_t>(7 * kDim + i)], head7[i], 1e-7);
   }
+}
+
+// Published importances stand in for those that Summarise makes of values.
+TEST_F(Golden, TwoQuotasAndTheBiasOfImportances) {
+  const std::vector<float> c = HashTensor(kTokens * kKvHeads, 5, 6);
+  const std::vector<float> some(kKvHeads * kKvHeads * kDim, 0.5f);
+  summary_.importance_scale = summary_.importance_weight = some.data();
+  summary_.page_bytes = backend_.SummaryPageBytes(kv_, summary_);
+  summary_pages_.assign(summary_.page_bytes * kKvHeads * kBlocks, std::byte{0});
+  summary_.pages = summary_pages_.data();
+  backend_.Summarise({rows_, kv_, summary_});
+  for (int t = 0; t < kTokens; ++t) {
+    for (int h = 0; h < kKvHeads; ++h) {
+      float* page = ImportancePage(kv_, summary_, table_[static_cast<size_t>(t / 64)], h);
+      page[t % 64] = c[static_cast<size_t>(t * kKvHeads + h)];
+      if (t < 31 || (t + 1) % 16 != 0) continue;
+      double sum = 0;
+      for (int u = t - 31; u <= t; ++u) sum += c[static_cast<size_t>(u * kKvHeads + h)];
+      page[64 + t % 64 / 16] = static_cast<float>(sum / 32);
+    }
+  }
+  using V = std::vector<int32_t>;
+  EXPECT_EQ(RefBackend::PickBlocks(backend_.BlockScores(Select(), 1100, 0), 9, 1, 4),
+            (V{0, 5, 8, 11, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(RefBackend::PickBlocks(backend_.BlockScores(Select(), 1199, 1), 9, 1, 4),
+            (V{0, 1, 2, 10, 14, 15, 16, 17, 18}));
+  const std::vector<uint8_t> sparse(kTokens, 1);
+  std::vector<int32_t> ids(kTokens * kKvHeads * 14), counts(kTokens * kKvHeads);
+  SelectParams p = Select();
+  p.row_sparse = sparse.data();
+  p.query_top_k = 9;
+  p.ids = ids.data();
+  p.counts = counts.data();
+  const auto list = [&](int row, int head) {
+    const auto first = ids.begin() + (row * kKvHeads + head) * 14;
+    return V(first, first + counts[static_cast<size_t>(row * kKvHeads + head)]);
+  };
+  backend_.Select(p);
+  EXPECT_EQ(list(30, 0), (V{0}));
+  EXPECT_EQ(list(500, 1), (V{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(list(1100, 0), (V{0, 2, 3, 4, 5, 8, 10, 11, 12, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(list(1100, 1), (V{0, 1, 2, 4, 5, 6, 8, 10, 11, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(list(1199, 0), (V{0, 2, 3, 4, 7, 10, 11, 12, 13, 14, 15, 16, 17, 18}));
+  EXPECT_EQ(list(1199, 1), (V{0, 1, 2, 4, 5, 6, 10, 11, 13, 14, 15, 16, 17, 18}));
+  std::vector<float> out(kTokens * kHeads * kDim);
+  AttendParams a;
+  a.rows = rows_;
+  a.q = q_.data();
+  a.out = out.data();
+  a.q_stride = a.out_stride = kHeads * kDim;
+  a.num_heads = kHeads;
+  a.scale = p.scale;
+  a.kv = kv_;
+  a.ids = ids.data();
+  a.counts = counts.data();
+  a.max_selected = 14;
+  a.summary = summary_;
+  backend_.Attend(a);
+  const float head0[] = {0.01917808f, -0.03554972f, -0.02247543f, 0.00643041f};
+  for (int i = 0; i < 4; ++i) EXPECT_NEAR(out[static_cast<size_t>(1199 * kHeads * kDim + i)], head0[i], 1e-7);
 }
 
 TEST(PickBlocks, ForcedBlocksWinAndTiesGoToTheLowerId) {

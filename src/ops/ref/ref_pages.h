@@ -19,6 +19,12 @@ inline std::byte* SummaryPage(const KvView& kv, const SummaryView& s, int32_t bl
          (static_cast<size_t>(block) * static_cast<size_t>(kv.num_kv_heads) + static_cast<size_t>(head)) * s.page_bytes;
 }
 
+// Importances lie behind the pooled keys: [B] of tokens, then [B / stride] means of windows.
+inline float* ImportancePage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
+  auto* page = reinterpret_cast<float*>(SummaryPage(kv, s, block, head));
+  return page + static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim);
+}
+
 inline int32_t PhysicalBlock(const RowBatch& rows, int seq, int block) {
   FS_CHECK(block >= 0 && block < rows.max_blocks, "a logical block is inside the block table");
   const int32_t id = rows.block_tables[static_cast<int64_t>(seq) * rows.max_blocks + block];

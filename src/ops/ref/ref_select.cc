@@ -74,6 +74,29 @@ void PoolWindow(const SummariseParams& p, int seq, int head, int pos) {
   if (s.kind == SummaryKind::kCompressed) store(kv.block_tokens / s.stride + entry, pool(false, s.value_weights));
 }
 
+// The importance of the token at `pos`, and the mean of the window that ends with it, if one does.
+void Weigh(const SummariseParams& p, int seq, int head, int pos) {
+  const SummaryView& s = p.summary;
+  const KvView& kv = p.kv;
+  const auto page = [&](int position) {
+    return ImportancePage(kv, s, PhysicalBlock(p.rows, seq, position / kv.block_tokens), head);
+  };
+  double x = s.importance_bias == nullptr ? 0 : s.importance_bias[head];
+  for (int h = 0; h < kv.num_kv_heads; ++h) {
+    const KvReader reader{kv, p.rows, seq, h};
+    for (int d = 0; d < kv.head_dim; ++d) {
+      const int64_t at = (static_cast<int64_t>(head) * kv.num_kv_heads + h) * kv.head_dim + d;
+      x += static_cast<double>(s.importance_weight[at]) * reader.V(pos, d);
+    }
+  }
+  const double softplus = std::max(x, 0.0) + std::log1p(std::exp(-std::fabs(x)));
+  page(pos)[pos % kv.block_tokens] = static_cast<float>(s.importance_scale[head] * softplus);
+  if ((pos + 1) % s.stride != 0 || pos + 1 < s.kernel) return;
+  double sum = 0;
+  for (int u = pos + 1 - s.kernel; u <= pos; ++u) sum += page(u)[u % kv.block_tokens];
+  page(pos)[kv.block_tokens + pos % kv.block_tokens / s.stride] = static_cast<float>(sum / s.kernel);
+}
+
 void Sketch(const SummariseParams& p, int seq, int h, int pos) {
   const SummaryView& s = p.summary;
   const KvView& kv = p.kv;
@@ -112,7 +135,9 @@ size_t RefBackend::SummaryPageBytes(const KvView& kv, const SummaryView& s) cons
     case SummaryKind::kNone:
       return 0;
     case SummaryKind::kPooledKeys:
-      return static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim) * sizeof(float);
+      return (static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim) +
+              (s.HasImportance() ? static_cast<size_t>(kv.block_tokens + kv.block_tokens / s.stride) : 0)) *
+             sizeof(float);
     case SummaryKind::kCompressed:  // keys [B / stride][D], then values
       return BytesOf(kv.dtype, 2 * static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim));
     case SummaryKind::kSketch:  // the centre, then per token one scale and D codes of one byte each
@@ -130,6 +155,7 @@ void RefBackend::Summarise(const SummariseParams& p) {
         Sketch(p, p.rows.row_seq[t], h, p.rows.positions[t]);
       } else {
         PoolWindow(p, p.rows.row_seq[t], h, p.rows.positions[t]);
+        if (p.summary.HasImportance()) Weigh(p, p.rows.row_seq[t], h, p.rows.positions[t]);
       }
     }
   }
@@ -153,6 +179,26 @@ std::vector<double> RefBackend::WindowShares(const SelectParams& p, int row, int
   }
   SoftmaxInto(&z);
   return z;
+}
+
+std::vector<double> RefBackend::BlockImportances(const SelectParams& p, int row, int kv_head) const {
+  const KvView& kv = p.kv;
+  const SummaryView& s = p.summary;
+  const int per_block = kv.block_tokens / s.stride;
+  const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
+  int windows = std::max(0, (p.rows.positions[row] + 1) / s.stride - skip);
+  if (p.skip_local) windows = std::min(windows, FirstLocal(p, row) * per_block);
+  std::vector<double> out(static_cast<size_t>(p.rows.positions[row] / kv.block_tokens + 1),
+                          -std::numeric_limits<double>::infinity());
+  for (int b = 0; b < static_cast<int>(out.size()); ++b) {
+    for (int j = std::max(per_block * b - skip, 0); j < std::min(per_block * (b + 1), windows); ++j) {
+      const int entry = j + skip;
+      const int32_t block = PhysicalBlock(p.rows, p.rows.row_seq[row], entry / per_block);
+      const double mean = ImportancePage(kv, s, block, kv_head)[kv.block_tokens + entry % per_block];
+      out[static_cast<size_t>(b)] = std::max(out[static_cast<size_t>(b)], mean);
+    }
+  }
+  return out;
 }
 
 std::vector<double> RefBackend::BlockScores(const SelectParams& p, int row, int kv_head) const {
@@ -266,7 +312,12 @@ void RefBackend::Select(const SelectParams& p) {
         const bool all = static_cast<int>(scores.size()) <= p.top_k;
         p.scores[at * p.rows.max_blocks + static_cast<int64_t>(b)] = all ? 0.0f : static_cast<float>(scores[b]);
       }
-      const auto ids = PickBlocks(scores, p.top_k, p.init_blocks, p.local_blocks);
+      auto ids = PickBlocks(scores, p.query_top_k > 0 ? p.query_top_k : p.top_k, p.init_blocks, p.local_blocks);
+      if (p.query_top_k > 0) {
+        std::vector<double> importances = BlockImportances(p, t, h);
+        for (const int32_t b : ids) importances[static_cast<size_t>(b)] = std::numeric_limits<double>::infinity();
+        ids = PickBlocks(importances, p.top_k, p.init_blocks, p.local_blocks);
+      }
       p.counts[at] = static_cast<int32_t>(ids.size());
       std::copy(ids.begin(), ids.end(), p.ids + at * p.top_k);
     }
