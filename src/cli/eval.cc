@@ -94,7 +94,7 @@ StatusOr<eval::Grid> GridOf(const Setting& s, eval::Task task) {
   grid.lengths = task == eval::Task::kCopy ? std::vector<int64_t>{0} : a.lengths;
   switch (task) {
     case eval::Task::kNeedle:
-      grid.axis = eval::Depths(a.depths);
+      grid.axis = a.at.empty() ? eval::Depths(a.depths) : a.at;
       break;
     case eval::Task::kMultiKey:
       grid.axis = a.keys;

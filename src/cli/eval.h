@@ -27,6 +27,7 @@ struct EvalArgs {
   std::vector<int64_t> lengths = {1024, 2048, 4096, 7168};
   std::vector<int64_t> keys = {4}, needles = {4}, hops = {0, 1, 2}, gaps = {256, 1024, 4096};
   int depths = 10, samples = 10;
+  std::vector<int64_t> at;
   std::string form;  // "completion", "question" or empty: question where the model has a chat template
   uint64_t seed = 1;
   int prefill_chunk = 512;

@@ -33,6 +33,9 @@ void AddEval(CLI::App* app, EvalArgs* a) {
   list("--hops", &a->hops, "vartrack: assignments between the value and the name asked for", 0);
   list("--gaps", &a->gaps, "copy: tokens between a line and its copy", 0);
   app->add_option("--depths", a->depths, "needle: depths, evenly spread")->check(WholeNumber(1, 100));
+  app->add_option("--at", a->at, "needle: these depths instead, in percent")
+      ->delimiter(',')
+      ->check(WholeNumber(0, 100));
   app->add_option("--samples", a->samples, "Samples of each cell")->check(WholeNumber(1, 100000));
   app->add_option("--form", a->form, "completion, or question (the default where the model has a chat template)");
   app->add_option("--seed", a->seed, "Seed of everything that is made up")->check(Seed());

@@ -15,6 +15,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "model/forecast_file.h"
+#include "train/forecast_fit.h"
 #include "train/forecast_init.h"
 #include "train/forecast_trainer.h"
 #include "train/model_layer_source.h"
@@ -28,7 +29,7 @@ using Sequences = std::vector<std::span<const int32_t>>;
 // Counts what the model has read, for the progress bar, and ends the work after Ctrl-C.
 class WatchedSource final : public LayerSource {
  public:
-  WatchedSource(LayerSource* source, int64_t total) : source_(source), bar_("training"), total_(total) {}
+  WatchedSource(LayerSource* source, const char* what, int64_t total) : source_(source), bar_(what), total_(total) {}
 
   Status Run(std::span<const int32_t> tokens, const LayerFn& layer) override {
     if (Interrupted()) return Cancelled("interrupted");
@@ -73,7 +74,7 @@ Status CheckArgs(const TrainForecastArgs& a) {
     return OkStatus();
   };
   FS_RETURN_IF_ERROR(positive("--seq-len", a.seq_len));
-  FS_RETURN_IF_ERROR(positive("--steps", a.steps));
+  if (a.init != "fit" || a.steps != 0) FS_RETURN_IF_ERROR(positive("--steps", a.steps));
   FS_RETURN_IF_ERROR(positive("--batch", a.batch));
   if (a.rows < 0 || a.warmup < 0 || a.val_sequences < 0 || a.eval_every < 0 || a.save_every < 0) {
     return InvalidArgument("--rows, --warmup, --val-sequences, --eval-every and --save-every must not be negative");
@@ -82,8 +83,8 @@ Status CheckArgs(const TrainForecastArgs& a) {
   if (!(a.lr_end >= 0) || a.lr_end > 1) {
     return InvalidArgument(fmt::format("--lr-end is a share of --lr from 0 to 1, not {}", a.lr_end));
   }
-  if (a.init != "query" && a.init != "random") {
-    return InvalidArgument("unknown start '" + a.init + "': expected query or random");
+  if (a.init != "query" && a.init != "random" && a.init != "fit") {
+    return InvalidArgument("unknown start '" + a.init + "': expected query, fit or random");
   }
   if (a.heads != "kv" && a.heads != "query") {
     return InvalidArgument("unknown heads '" + a.heads + "': expected kv or query");
@@ -182,11 +183,31 @@ std::string SettingsOf(const TrainForecastArgs& a, const Run& run) {
   const ForecastTask& t = run.options.task;
   return fmt::format(
       "model {} text {:016x} seq-len {} batch {} rows {} steps {} lr {} warmup {} lr-end {} seed {} init {} heads {} "
-      "teacher {} "
-      "keys {} block {} top-k {} init-blocks {} local-blocks {} kernel {} stride {} bits {} kernels {}",
-      run.fingerprint, text, a.seq_len, a.batch, a.rows, a.steps, a.lr, a.warmup, a.lr_end, a.seed, a.init, a.heads,
-      ForecastTeacherName(t.teacher), t.pooled() ? "pooled" : "sketch", t.block_tokens, t.top_k, t.init_blocks,
-      t.local_blocks, t.kernel, t.stride, t.bits, run.model->info().backend);
+      "teacher {} keys {} block {} top-k {} init-blocks {} local-blocks {} kernel {} stride {} bits {} kernels {}",
+      run.fingerprint, text, a.seq_len, a.batch, a.rows, a.steps, a.lr, a.warmup, a.lr_end, a.seed,
+      a.init == "fit" ? fmt::format("fit {}", a.fit_sequences) : a.init, a.heads, ForecastTeacherName(t.teacher),
+      t.pooled() ? "pooled" : "sketch", t.block_tokens, t.top_k, t.init_blocks, t.local_blocks, t.kernel, t.stride,
+      t.bits, run.model->info().backend);
+}
+
+// Moves the start to the best linear map, over the first sequences that training would see.
+Status Fit(const TrainForecastArgs& args, Run* run, std::vector<std::vector<float>>* initial) {
+  const ForecastTrainerOptions& t = run->options;
+  ForecastFitOptions o;
+  o.task = t.task;
+  o.hidden = t.hidden;
+  o.layers = t.layers;
+  o.rows_per_sequence = args.rows;
+  o.seed = args.seed;
+  SequenceOrder order(run->train->size(), args.seed);
+  Sequences sequences;
+  for (int64_t i = 0; i < std::min(args.fit_sequences, run->train->size()); ++i) {
+    sequences.push_back((*run->train)[order.At(i)]);
+  }
+  WatchedSource source(run->source.get(), "fitting", static_cast<int64_t>(sequences.size()) * args.seq_len);
+  FS_ASSIGN_OR_RETURN(*initial, FitForecast(o, source, sequences, std::move(*initial), run->pool.get()));
+  source.Clear();
+  return OkStatus();
 }
 
 Status Prepare(const TrainForecastArgs& args, Run* run) {
@@ -202,13 +223,14 @@ Status Prepare(const TrainForecastArgs& args, Run* run) {
   FS_ASSIGN_OR_RETURN(const AttentionPlan plan, MakeAttentionPlan({}, c.attention, c.layers));
   FS_ASSIGN_OR_RETURN(run->source, ModelLayerSource::Create(*run->model->impl().loaded, c, plan, args.seq_len));
   std::vector<std::vector<float>> initial;
-  if (args.init == "query") {
+  if (args.init != "random") {
     const auto names = IsDirectory(path) ? WeightNames::kHuggingFace : WeightNames::kGguf;
     FS_ASSIGN_OR_RETURN(initial, ForecastFromQueries(*file, c, run->options.task.queries, names));
   } else {
     initial = RandomForecast(c, run->options.task.queries, args.seed);
   }
   run->pool = std::make_unique<ThreadPool>(run->model->threads());
+  if (args.init == "fit" && !args.resume) FS_RETURN_IF_ERROR(Fit(args, run, &initial));
   FS_ASSIGN_OR_RETURN(run->trainer, ForecastTrainer::Create(run->options, std::move(initial), run->pool.get()));
   if (!args.resume) return OkStatus();
   return run->trainer->LoadState(args.output + ".state", run->settings);
@@ -223,8 +245,9 @@ Sequences AllOf(const PackedText& text) {
 StatusOr<ForecastPass> Measure(Run* run, WatchedSource* source) {
   FS_ASSIGN_OR_RETURN(ForecastPass pass, run->trainer->Evaluate(*source, AllOf(*run->held)));
   const ForecastTotals all = pass.Sum();
-  source->Print("step {}: validation loss {:.5f}, blocks found {:.1f} % (by chance {:.1f} %)\n",
-                run->trainer->steps_done(), all.MeanLoss(), 100 * all.Recall(), 100 * all.ChanceRecall());
+  source->Print("step {}: validation loss {:.5f}, blocks found {:.1f} % (by chance {:.1f} %), mass found {:.1f} %\n",
+                run->trainer->steps_done(), all.MeanLoss(), 100 * all.Recall(), 100 * all.ChanceRecall(),
+                100 * all.MassRecall());
   return pass;
 }
 
@@ -279,7 +302,9 @@ void PrintResult(const TrainForecastArgs& args, const Run& run, const ForecastPa
                         {"loss", after.layers[l].MeanLoss()},
                         {"recall_before", before.layers[l].Recall()},
                         {"recall", after.layers[l].Recall()},
-                        {"recall_by_chance", after.layers[l].ChanceRecall()}});
+                        {"recall_by_chance", after.layers[l].ChanceRecall()},
+                        {"mass_recall_before", before.layers[l].MassRecall()},
+                        {"mass_recall", after.layers[l].MassRecall()}});
     }
     const Json out = {{"output", args.output},
                       {"fingerprint", run.fingerprint},
@@ -289,11 +314,12 @@ void PrintResult(const TrainForecastArgs& args, const Run& run, const ForecastPa
     std::cout << DumpJson(out, 2) << "\n";
     return;
   }
-  fmt::print("layer       loss (before)   blocks found (before, by chance)\n");
+  fmt::print("layer       loss (before)   blocks found (before, by chance)   mass found (before)\n");
   for (size_t l = 0; l < after.layers.size(); ++l) {
-    fmt::print("{:>5}  {:>9.5f} ({:>7.5f})  {:>8.1f} % ({:.1f}, {:.1f})\n", l, after.layers[l].MeanLoss(),
-               before.layers[l].MeanLoss(), 100 * after.layers[l].Recall(), 100 * before.layers[l].Recall(),
-               100 * after.layers[l].ChanceRecall());
+    fmt::print("{:>5}  {:>9.5f} ({:>7.5f})  {:>8.1f} % ({:.1f}, {:.1f})  {:>8.1f} % ({:.1f})\n", l,
+               after.layers[l].MeanLoss(), before.layers[l].MeanLoss(), 100 * after.layers[l].Recall(),
+               100 * before.layers[l].Recall(), 100 * after.layers[l].ChanceRecall(),
+               100 * after.layers[l].MassRecall(), 100 * before.layers[l].MassRecall());
   }
 }
 
@@ -309,7 +335,8 @@ void AddTrainForecast(CLI::App* app, TrainForecastArgs* a) {
   app->add_option("--val-sequences", a->val_sequences, "Sequences to validate on")
       ->check(WholeNumber<int64_t>(1, 1 << 20));
   app->add_option("--seq-len", a->seq_len, "Tokens of a sequence")->check(Tokens(1));
-  app->add_option("--steps", a->steps, "Updates")->check(WholeNumber<int64_t>(1, int64_t{1} << 40));
+  app->add_option("--steps", a->steps, "Updates (0: the start, with --init fit)")
+      ->check(WholeNumber<int64_t>(0, int64_t{1} << 40));
   app->add_option("--batch", a->batch, "Sequences of an update")->check(WholeNumber<int64_t>(1, 1 << 20));
   app->add_option("--rows", a->rows, "Tokens of each sequence to train on, drawn anew (0: all)")->check(Tokens(0));
   app->add_option("--lr", a->lr, "Learning rate at its highest");
@@ -317,7 +344,11 @@ void AddTrainForecast(CLI::App* app, TrainForecastArgs* a) {
   app->add_option("--warmup", a->warmup, "Updates until it is reached")
       ->check(WholeNumber<int64_t>(0, int64_t{1} << 40));
   app->add_option("--teacher", a->teacher, "model: the model's own selection; fine: a finer view of the attention");
-  app->add_option("--init", a->init, "Start from the model's queries or from random weights: query, random");
+  app->add_option(
+      "--init", a->init,
+      "Start from the model's queries, from what fits them best, or from random weights: query, fit, random");
+  app->add_option("--fit-sequences", a->fit_sequences, "--init fit: sequences to fit to")
+      ->check(WholeNumber<int64_t>(1, 1 << 20));
   app->add_option("--heads", a->heads,
                   "Projections: kv: one for each KV head, as published; query: one for each query head");
   app->add_option("--attention", a->attention.policy,
@@ -358,7 +389,8 @@ int TrainForecast(const TrainForecastArgs& args) {
              ForecastTeacherName(run.options.task.teacher), run.train->size(), args.seq_len, run.held->size());
   const int64_t validations = 2 + (args.eval_every > 0 ? (args.steps - 1) / args.eval_every : 0);
   const int64_t left = args.steps - run.trainer->steps_done();
-  WatchedSource source(run.source.get(), args.seq_len * (left * args.batch + validations * run.held->size()));
+  WatchedSource source(run.source.get(), "training",
+                       args.seq_len * (left * args.batch + validations * run.held->size()));
 
   const std::string state = args.output + ".state";
   const auto finish = [&]() -> Status {

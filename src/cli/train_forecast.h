@@ -27,6 +27,7 @@ struct TrainForecastArgs {
   int64_t rows = 256;
   int64_t steps = 200, batch = 1;
   int64_t val_sequences = 2;
+  int64_t fit_sequences = 16;
   int64_t eval_every = 50, save_every = 50;
   double lr = 1e-3, lr_end = 0.1;
   int64_t warmup = 10;

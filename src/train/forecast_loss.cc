@@ -73,6 +73,8 @@ void ForecastTotals::Add(const ForecastTotals& o) {
   wanted += o.wanted;
   found += o.found;
   by_chance += o.by_chance;
+  mass += o.mass;
+  mass_found += o.mass_found;
 }
 
 ForecastLoss::ForecastLoss(const ForecastTask& task, ThreadPool* pool, const ForecastKernels& kernels)
@@ -162,7 +164,7 @@ ForecastTotals ForecastLoss::Run(std::span<const int32_t> positions, const float
     RunTile(tile, &scratch_[At(thread)]);
   });
   ForecastTotals totals;
-  for (const PairResult& r : results_) totals.Add({r.loss, 1, r.wanted, r.found, r.by_chance});
+  for (const PairResult& r : results_) totals.Add({r.loss, 1, r.wanted, r.found, r.by_chance, r.mass, r.mass_found});
   return totals;
 }
 
@@ -297,7 +299,12 @@ ForecastLoss::PairResult ForecastLoss::Row(int64_t position, std::span<const flo
   const FreeChoice chosen(s->student_blocks.data(), begin, end, picks);
   if (end - begin > picks) {  // else there is no choice
     out.wanted = picks;
-    for (size_t i = 0; i < wanted.chosen.size(); ++i) out.found += wanted.chosen[i] & chosen.chosen[i];
+    for (size_t i = 0; i < wanted.chosen.size(); ++i) {
+      const double mass_of_block = s->teacher_blocks[static_cast<size_t>(begin) + i];
+      out.found += wanted.chosen[i] & chosen.chosen[i];
+      if (wanted.chosen[i] != 0) out.mass += mass_of_block;
+      if (chosen.chosen[i] != 0) out.mass_found += mass_of_block;
+    }
     out.by_chance = static_cast<double>(picks) * picks / static_cast<double>(end - begin);
   }
 

@@ -17,13 +17,17 @@ namespace farsight {
 struct ForecastTotals {
   double loss = 0;  // nats
   int64_t pairs = 0;
-  int64_t wanted = 0;    // blocks the teacher chose freely
-  int64_t found = 0;     // of them, chosen by the Forecast too
-  double by_chance = 0;  // of them, expected of a choice at random
+  int64_t wanted = 0;     // blocks the teacher chose freely
+  int64_t found = 0;      // of them, chosen by the Forecast too
+  double by_chance = 0;   // of them, expected of a choice at random
+  double mass = 0;        // the teacher's, of the blocks it chose freely
+  double mass_found = 0;  // of those that the Forecast chose
 
   double MeanLoss() const { return pairs > 0 ? loss / static_cast<double>(pairs) : 0; }
   double Recall() const { return wanted > 0 ? static_cast<double>(found) / static_cast<double>(wanted) : 1; }
   double ChanceRecall() const { return wanted > 0 ? by_chance / static_cast<double>(wanted) : 1; }
+  // What the Forecast's choice keeps of the teacher's mass, of the most that as many blocks could.
+  double MassRecall() const { return mass > 0 ? mass_found / mass : 1; }
   void Add(const ForecastTotals& o);
 };
 
@@ -48,7 +52,7 @@ class ForecastLoss {
     std::vector<double> teacher_blocks, student_blocks;
   };
   struct PairResult {
-    double loss = 0, by_chance = 0;
+    double loss = 0, by_chance = 0, mass = 0, mass_found = 0;
     int32_t wanted = 0, found = 0;
   };
   struct Tile {
