@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "engine/engine_plan.h"
 #include "engine/engine_session.h"
 #include "engine/error_meter.h"
 #include "engine/model_impl.h"
@@ -89,7 +90,6 @@ struct Engine::Impl {
   ErrorMeter meter;  // of approximate steps
 
   Status Start();
-  StatusOr<AttentionPlan> PlanFor(const AttentionOptions& attention) const;
   void SummariseAgain(const SequenceCache& cache);
   int SequenceTails() const { return options.drafting == Drafting::kOff ? 1 : 2; }
   StatusOr<std::unique_ptr<AsyncFile>> OpenKvFile() const;
@@ -125,7 +125,7 @@ Status Engine::Impl::Start() {
     FS_ASSIGN_OR_RETURN(loaded, LoadForecast(options.forecast, config, model->impl().loaded->fingerprint()));
     forecast = loaded->info;
   }
-  FS_ASSIGN_OR_RETURN(plan, PlanFor(options.attention));
+  FS_ASSIGN_OR_RETURN(plan, PlanFor(options.attention, config, forecast));
   options.attention = plan.options;
   const int64_t block = plan.options.block_size;
   const int64_t per_sequence = (options.context_tokens + block - 1) / block;
@@ -179,24 +179,6 @@ Status Engine::Impl::Start() {
   stats.forecast = plan.Forecasts();
   stats.context_tokens = options.context_tokens;
   return OkStatus();
-}
-
-StatusOr<AttentionPlan> Engine::Impl::PlanFor(const AttentionOptions& attention) const {
-  const ModelConfig& config = model->impl().config;
-  std::optional<SummaryView> trained_over;
-  if (forecast) {
-    trained_over.emplace();
-    trained_over->kind = forecast->keys;
-    trained_over->kernel = forecast->kernel_size;
-    trained_over->stride = forecast->kernel_stride;
-    trained_over->bits = forecast->sketch_bits;
-  }
-  FS_ASSIGN_OR_RETURN(AttentionPlan made, MakeAttentionPlan(attention, config.attention, config.layers, trained_over));
-  if (made.Forecasts() && made.options.block_size != forecast->block_size) {
-    return InvalidArgument("the Forecast was trained for blocks of " + std::to_string(forecast->block_size) +
-                           " tokens, not " + std::to_string(made.options.block_size));
-  }
-  return made;
 }
 
 void Engine::Impl::SummariseAgain(const SequenceCache& cache) {
@@ -757,7 +739,7 @@ Status Engine::SetAttention(const AttentionOptions& attention) {
   if (e.runner->tiers() != nullptr) {
     return InvalidArgument("an engine whose keys and values lie in a file keeps its attention policy");
   }
-  FS_ASSIGN_OR_RETURN(AttentionPlan plan, e.PlanFor(attention));
+  FS_ASSIGN_OR_RETURN(AttentionPlan plan, PlanFor(attention, e.model->impl().config, e.forecast));
   if (plan.options.block_size != e.plan.options.block_size) {
     return InvalidArgument("the cache has blocks of " + std::to_string(e.plan.options.block_size) + " tokens, not " +
                            std::to_string(plan.options.block_size));
