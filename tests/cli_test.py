@@ -73,7 +73,8 @@ class Cli(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         j = json.loads(p.stdout)
         for key in ("text", "token_ids", "prompt_tokens", "generated_tokens", "finish_reason", "prefill_seconds",
-                    "decode_seconds", "kv_bytes", "blocks_held", "blocks_read"):
+                    "decode_seconds", "kv_bytes", "blocks_held", "blocks_read",
+                    "select_seconds", "peak_memory_bytes"):
             self.assertIn(key, j)
         self.assertEqual(j["prompt_tokens"], 22 * 40 + 2 + 2)
         self.assertEqual(j["generated_tokens"], 7)

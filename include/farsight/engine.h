@@ -130,6 +130,7 @@ struct EngineStats {
   int64_t session_tokens = 0;         // in the session file
   std::vector<KvTierStats> kv_tiers;  // by layer, where there is a file
   AttentionOptions attention;         // resolved
+  double select_seconds = 0;          // spent choosing blocks, the products of Forecasts included
   bool forecast = false;              // blocks are chosen by Forecast projections
   int64_t context_tokens = 0;
   std::vector<StrategyUse> strategies;  // where drafts were asked for; those of most steps first

@@ -25,7 +25,8 @@ struct Row {
   double bandwidth = 0;        // of the machine, bytes/s
   int64_t kv_memory = 0;       // bytes for keys and values; 0: all in memory
   bool lookahead = true;
-  KvTierStats file = {};  // what the repetitions moved (generation only)
+  double select_seconds = 0;  // of all repetitions
+  KvTierStats file = {};      // what the repetitions moved (generation only)
 
   double Mean() const {
     return std::accumulate(speeds.begin(), speeds.end(), 0.0) / static_cast<double>(speeds.size());
@@ -42,7 +43,10 @@ struct Row {
     for (const double s : speeds) sum += (s - m) * (s - m);
     return std::sqrt(sum / static_cast<double>(speeds.size() - 1));
   }
-  double PerToken(double total) const { return total / (static_cast<double>(speeds.size()) * n_gen * n_parallel); }
+  double PerToken(double total) const {
+    const int tokens = n_gen > 0 ? n_gen * n_parallel : n_prompt;
+    return total / (static_cast<double>(speeds.size()) * tokens);
+  }
   // Of the time that the file was busy for us, the share in which we computed.
   double HiddenShare() const {
     const double all = file.waited_seconds + file.hidden_seconds;
@@ -113,33 +117,39 @@ class Bencher {
  public:
   Bencher(Engine& engine, const Model& model) : engine_(engine), vocab_(model.info().vocab) {}
 
-  // Seconds to read n tokens after `depth` tokens that are already in the cache.
-  StatusOr<double> Prompt(int n, int depth, uint64_t seed) {
+  struct Timed {
+    double seconds = 0;
+    double select_seconds = 0;
+    double kv_bytes = 0;  // read for one token (generation only)
+    KvTierStats moved;    // between memory and file (generation only)
+  };
+
+  // n tokens read after `depth` tokens that are already in the cache.
+  StatusOr<Timed> Prompt(int n, int depth, uint64_t seed) {
     engine_.DropCaches();
     const auto tokens = RandomTokens(depth + n, vocab_, seed);
     FS_RETURN_IF_ERROR(Warm(tokens, depth));
     Request r;
     r.prompt = tokens;
     r.max_new_tokens = 0;
+    const double select = engine_.stats().select_seconds;
     FS_ASSIGN_OR_RETURN(const Completion c, engine_.Generate(std::move(r)));
-    return c.prefill_seconds;
+    Timed t;
+    t.seconds = c.prefill_seconds;
+    t.select_seconds = engine_.stats().select_seconds - select;
+    return t;
   }
 
-  struct Generation {
-    double seconds = 0;
-    double kv_bytes = 0;  // read for one token
-    KvTierStats moved;    // between memory and file
-  };
-  // Seconds for n more tokens of each of `parallel` sequences that hold `depth` tokens.
-  StatusOr<Generation> Generate(int n, int depth, int parallel, uint64_t seed) {
-    engine_.DropCaches();
+  // n more tokens of each of `parallel` sequences that hold `depth` tokens, the same in every repetition, so that only
+  // the first one has to read them.
+  StatusOr<Timed> Generate(int n, int depth, int parallel) {
     std::vector<std::vector<int32_t>> prompts;
     for (int s = 0; s < parallel; ++s) {
-      prompts.push_back(RandomTokens(depth + 1, vocab_, seed * 1000 + static_cast<uint64_t>(s)));
+      prompts.push_back(RandomTokens(depth + 1, vocab_, 1000 + static_cast<uint64_t>(s)));
       FS_RETURN_IF_ERROR(Warm(prompts.back(), depth));
     }
     int done = 0;
-    Generation g;
+    Timed g;
     int64_t bytes_read = 0;
     int64_t rows = 0;
     for (auto& prompt : prompts) {
@@ -147,7 +157,7 @@ class Bencher {
       r.prompt = std::move(prompt);
       r.max_new_tokens = n + 1;
       r.ignore_eos = true;
-      auto id = engine_.Submit(std::move(r), [&](Completion c) {
+      auto id = engine_.Submit(std::move(r), [&](const Completion& c) {
         ++done;
         bytes_read += c.kv_bytes_read;
         rows += c.decode_steps;
@@ -163,6 +173,7 @@ class Bencher {
     }
     g.seconds = Now() - start;
     g.moved = Moved(before, engine_.stats());
+    g.select_seconds = engine_.stats().select_seconds - before.select_seconds;
     g.kv_bytes = rows > 0 ? static_cast<double>(bytes_read) / static_cast<double>(rows) : 0;
     return g;
   }
@@ -184,19 +195,20 @@ class Bencher {
 
 void PrintMarkdown(const std::vector<Row>& rows) {
   const bool tiers = std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.kv_memory > 0; });
-  fmt::print("| attention | threads | test | tok/s | median | MB/token | share of memory limit |{}\n",
-             tiers ? " KV memory | lookahead | pages missed | file MB/token | waited ms/token | hidden |" : "");
-  fmt::print("| --- | ---: | --- | ---: | ---: | ---: | ---: |{}\n",
+  fmt::print(
+      "| attention | threads | test | tok/s | median | MB/token | share of memory limit | choosing ms/token |{}\n",
+      tiers ? " KV memory | lookahead | pages missed | file MB/token | waited ms/token | hidden |" : "");
+  fmt::print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |{}\n",
              tiers ? " ---: | --- | ---: | ---: | ---: | ---: |" : "");
   for (const Row& r : rows) {
-    std::string bytes = "";
-    std::string share = "";
+    std::string bytes;
+    std::string share;
     if (r.bytes > 0) {
       bytes = fmt::format("{:.1f}", r.bytes / 1e6);
       if (r.bandwidth > 0) share = fmt::format("{:.0f} %", 100 * r.bytes * r.Median() / r.bandwidth);
     }
-    fmt::print("| {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} | {} | {} |", r.attention, r.n_threads, r.Name(), r.Mean(),
-               r.Deviation(), r.Median(), bytes, share);
+    fmt::print("| {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} | {} | {} | {:.3f} |", r.attention, r.n_threads, r.Name(),
+               r.Mean(), r.Deviation(), r.Median(), bytes, share, 1e3 * r.PerToken(r.select_seconds));
     if (tiers && r.kv_memory == 0) fmt::print(" all | | | | | |");
     if (r.kv_memory > 0) {
       fmt::print(" {} | {} |", HumanBytes(r.kv_memory), r.lookahead ? "on" : "off");
@@ -218,12 +230,12 @@ void PrintCsv(const std::vector<Row>& rows) {
   fmt::print(
       "attention,n_prompt,n_gen,n_depth,n_threads,n_parallel,avg_ts,stddev_ts,median_ts,bytes_token,kv_memory,"
       "lookahead,"
-      "pages_selected,pages_missed,file_bytes_read,waited_seconds,hidden_seconds\n");
+      "pages_selected,pages_missed,file_bytes_read,waited_seconds,hidden_seconds,select_seconds\n");
   for (const Row& r : rows) {
-    fmt::print("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.0f},{},{},{},{},{},{:.6f},{:.6f}\n", r.attention, r.n_prompt,
-               r.n_gen, r.n_depth, r.n_threads, r.n_parallel, r.Mean(), r.Deviation(), r.Median(), r.bytes, r.kv_memory,
-               r.lookahead ? "on" : "off", r.file.selected, r.file.missed, r.file.bytes_read, r.file.waited_seconds,
-               r.file.hidden_seconds);
+    fmt::print("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.0f},{},{},{},{},{},{:.6f},{:.6f},{:.6f}\n", r.attention,
+               r.n_prompt, r.n_gen, r.n_depth, r.n_threads, r.n_parallel, r.Mean(), r.Deviation(), r.Median(), r.bytes,
+               r.kv_memory, r.lookahead ? "on" : "off", r.file.selected, r.file.missed, r.file.bytes_read,
+               r.file.waited_seconds, r.file.hidden_seconds, r.select_seconds);
   }
 }
 
@@ -250,6 +262,7 @@ void PrintJson(const std::vector<Row>& rows, const Model& model) {
                    {"file_bytes_read", r.file.bytes_read},
                    {"waited_seconds", r.file.waited_seconds},
                    {"hidden_seconds", r.file.hidden_seconds},
+                   {"select_seconds", r.select_seconds},
                    {"samples_ts", r.speeds}});
   }
   std::cout << out.dump(2) << "\n";
@@ -289,8 +302,10 @@ Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::
       row.n_prompt = n;
       row.n_depth = depth;
       for (int i = -1; i < args.repeat; ++i) {  // one warm-up
-        FS_ASSIGN_OR_RETURN(const double s, bencher.Prompt(n, depth, static_cast<uint64_t>(i + 2)));
-        if (i >= 0) row.speeds.push_back(n / s);
+        FS_ASSIGN_OR_RETURN(const auto t, bencher.Prompt(n, depth, static_cast<uint64_t>(i + 2)));
+        if (i < 0) continue;
+        row.speeds.push_back(n / t.seconds);
+        row.select_seconds += t.select_seconds;
       }
       rows->push_back(std::move(row));
     }
@@ -302,10 +317,11 @@ Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::
         row.n_depth = depth;
         row.n_parallel = parallel;
         for (int i = -1; i < args.repeat; ++i) {
-          FS_ASSIGN_OR_RETURN(const auto g, bencher.Generate(n, depth, parallel, static_cast<uint64_t>(i + 2)));
+          FS_ASSIGN_OR_RETURN(const auto g, bencher.Generate(n, depth, parallel));
           if (i < 0) continue;
           row.speeds.push_back(static_cast<double>(n) * parallel / g.seconds);
           row.bytes = static_cast<double>(model->info().weight_bytes_token) / parallel + g.kv_bytes;
+          row.select_seconds += g.select_seconds;
           row.file.selected += g.moved.selected;
           row.file.missed += g.moved.missed;
           row.file.bytes_read += g.moved.bytes_read;

@@ -1,5 +1,6 @@
 // farsight run and farsight chat.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <iostream>
@@ -93,6 +94,12 @@ Json ToJson(const KvTierStats& t) {
           {"hidden_seconds", t.hidden_seconds}};
 }
 
+// The most that the process ever had resident, mapped files included.
+int64_t PeakMemory() {
+  rusage usage = {};
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? int64_t{usage.ru_maxrss} * 1024 : 0;
+}
+
 std::string Summary(const Completion& c, const EngineStats& stats) {
   const double prefill = static_cast<double>(c.prompt_tokens - c.cached_tokens) / std::max(c.prefill_seconds, 1e-9);
   std::string s = fmt::format("read {} tokens in {:.2f} s ({:.0f} tok/s)", c.prompt_tokens - c.cached_tokens,
@@ -155,6 +162,8 @@ Json ToJson(const Completion& c, const Model& model, const Engine& engine) {
   j["blocks_held"] = c.blocks_held;
   j["blocks_read"] = c.blocks_read;
   j["kv_bytes_read"] = c.kv_bytes_read;
+  j["select_seconds"] = stats.select_seconds;
+  j["peak_memory_bytes"] = PeakMemory();
   if (stats.kv_memory > 0) {
     Json layers = Json::array();
     for (const auto& t : stats.kv_tiers) layers.push_back(ToJson(t));

@@ -347,6 +347,7 @@ Status Engine::Impl::Compute(const StepPlan& step) {
     if (approximates) Approximate(*mode, r.sequence->paths.depth, plan, &batch);
   }
   FS_RETURN_IF_ERROR(runner->Step(batch, &result));
+  stats.select_seconds += result.select_seconds;
   if (measures) meter.Approximate(result);
   return OkStatus();
 }

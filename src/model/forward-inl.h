@@ -3,6 +3,7 @@
 #define FARSIGHT_MODEL_FORWARD_INL_H_
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -113,11 +114,13 @@ class Forward final : public ModelRunner {
     for (int l = 0; l < c_.layers; ++l) {
       if (Status s = Attention(l, batch, rows, any_selects); !s.ok()) {
         tiered_->Abort();
+        select_seconds_ = 0;
         return s;
       }
       FeedForward(l, rows.num_rows);
     }
     Logits(batch, result);
+    result->select_seconds = std::exchange(select_seconds_, 0);
     FetchLists(batch, any_selects, result);
     return OkStatus();
   }
@@ -548,6 +551,7 @@ class Forward final : public ModelRunner {
 
   // Queries for the selection of `target`, from the attention input of the layer before (of its own for layer 0).
   void ForecastFor(int target, const float* in, int t) {
+    const Stopwatch watch(&select_seconds_);
     const int64_t width = static_cast<int64_t>(forecast_heads_) * c_.head_dim;
     float* out = ForecastRows(target);
     b_.MatMul({&forecast_[static_cast<size_t>(target)], in, out, nullptr, c_.hidden, width, t, 1.0f, false});
@@ -555,6 +559,7 @@ class Forward final : public ModelRunner {
   }
   // The queries of `target` as they would be if the layer before changed nothing.
   void QueriesFor(int target, const float* in, int t) {
+    const Stopwatch watch(&select_seconds_);
     const auto& w = w_.layers[static_cast<size_t>(target)];
     float* out = BeforeRows(target);
     Apply(w.qkv, in, c_.hidden, out, qkv_width_, t, 1.0, false);
@@ -588,6 +593,7 @@ class Forward final : public ModelRunner {
     if (!Selects(static_cast<size_t>(l)) || !any_selects) return;
     if (!Refreshes(l) && !IsNsa()) return;
     if (Inherits(l) && !Inherits(l + 1)) return;  // nothing attends to what it would choose
+    const Stopwatch watch(&select_seconds_);
     LayerList& list = ChoiceOf(l);
     SelectParams s;
     s.rows = rows;
@@ -698,6 +704,19 @@ class Forward final : public ModelRunner {
     }
   }
 
+  // Adds the time until it goes out of scope.
+  class Stopwatch {
+   public:
+    explicit Stopwatch(double* seconds) : seconds_(seconds), start_(std::chrono::steady_clock::now()) {}
+    ~Stopwatch() { *seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+    Stopwatch(const Stopwatch&) = delete;
+    Stopwatch& operator=(const Stopwatch&) = delete;
+
+   private:
+    double* seconds_;
+    std::chrono::steady_clock::time_point start_;
+  };
+
   B& b_;
   const Weights<Matrix>& w_;
   const ModelConfig& c_;
@@ -718,6 +737,7 @@ class Forward final : public ModelRunner {
   const int32_t* shares_ = nullptr;
   std::vector<uint8_t> refresh_;
   bool scores_wanted_ = false;
+  double select_seconds_ = 0;
   std::vector<LayerCache> kv_;
   std::vector<LayerList> lists_;
   Buffer x_, h_, qkv_, gate_up_, act_, cos_, sin_, logits_, inv_freq_, inputs_;

@@ -67,6 +67,7 @@ struct StepResult {
     std::span<const float> scores;    // [T, Hkv, max_blocks] when want_scores
   };
   std::vector<LayerLists> lists;
+  double select_seconds = 0;  // of the step: choosing blocks, the products of Forecasts included
 };
 
 // What a layer computed for the rows of a step, copied to host memory; valid during the call.
