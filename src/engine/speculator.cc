@@ -13,6 +13,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kShadowTokens = 8;
 constexpr size_t kRehearsed = 96;  // last tokens of a text that lookups are tried on
 constexpr int kRehearsedTokens = 16;
+constexpr double kShadowDebt = 16;      // steps after which a watch that took too long is forgiven
 constexpr double kShadowShare = 0.003;  // of the time of steps, that shadows may take
 
 double MicrosecondsSince(Clock::time_point start) {
@@ -275,7 +276,9 @@ void Speculator::FinishStep(double forward_us, double step_us) {
   planned_ = false;
   report_.verify_us = forward_us;
   report_.fixed_us = std::max(0.0, step_us - forward_us - report_.draft_us - shadow_us_);
-  shadow_left_us_ = std::min(shadow_left_us_ + kShadowShare * step_us, kShadowShare * 100 * step_us);
+  // A watch that the machine stalled in must not end all watching.
+  const double share = kShadowShare * step_us;
+  shadow_left_us_ = std::clamp(shadow_left_us_ + share, -kShadowDebt * share, 100 * share);
   report_.tokens = std::max(report_.tokens, 1);
   planner_->Observe(report_);
 }

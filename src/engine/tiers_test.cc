@@ -283,10 +283,24 @@ TEST_F(TiersTest, DraftsAreTakenBackAsInMemory) {
     const auto plain = Make(c, 0)->Generate(Ask(prompt, 60)).value().tokens;
     c.options.drafting = Drafting::kNgram;
     c.options.draft_max = 20;
+    // Pages that guesses left pinned would soon fill the least memory.
     const auto engine = Make(c, Least(c));
     const auto drafted = engine->Generate(Ask(prompt, 60)).value();
     EXPECT_EQ(drafted.tokens, plain) << c.name;
     taken_back += drafted.drafted_tokens - drafted.accepted_tokens;
+    // The rows of a draft ask for a page once, together.
+    c.options.drafting = Drafting::kOff;
+    const auto one_by_one = Make(c, Least(c));
+    ASSERT_TRUE(one_by_one->Generate(Ask(prompt, 60)).ok());
+    const auto asked = [](const Engine& e) {
+      int64_t pages = 0;
+      for (const auto& layer : e.stats().kv_tiers) pages += layer.selected;
+      return pages;
+    };
+    const double rows = static_cast<double>(drafted.decode_steps + drafted.drafted_tokens) / 59;
+    if (drafted.drafted_tokens > 0) {
+      EXPECT_LT(static_cast<double>(asked(*engine)), 0.8 * rows * static_cast<double>(asked(*one_by_one))) << c.name;
+    }
   }
   EXPECT_GT(taken_back, 0);
 }

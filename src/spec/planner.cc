@@ -24,6 +24,7 @@ constexpr double kRiskShare = 0.35;      // of a plain step, that a row may cost
 // does.
 constexpr double kProfileTrust = 0.2;
 constexpr double kSurprise = 3;  // times the likely, beyond which a measurement is no measurement
+constexpr double kStall = 1.5;   // times the likely, beyond which the time of a step is not drafting's doing
 constexpr int kEnoughSteps = 10;
 constexpr double kNeighbourShare = 0.1;
 constexpr double kRowShare = 0.1, kModelShare = 0.3, kLookupShare = 0.002;
@@ -261,7 +262,7 @@ void Planner::LearnAccount(const StepReport& r) {
   // What a step took beyond reason is the machine's doing, not drafting's.
   const DraftForecast full{1, 1, std::max(r.rows, 1) - 1.0};
   const double us =
-      std::min(r.draft_us + r.verify_us + r.fixed_us, kSurprise * StepUs(r.strategy, full, r.context, r.batch));
+      std::min(r.draft_us + r.verify_us + r.fixed_us, kStall * StepUs(r.strategy, full, r.context, r.batch));
   const double tokens = static_cast<double>(r.tokens) / r.batch;
   const double gain = menu_[static_cast<size_t>(r.strategy)].drafts() ? tokens - us / plain : 0;
   account_ = std::min(kMaxAccount, account_ + gain + kAllowance * tokens);

@@ -11,10 +11,10 @@ bool Passes(const QualityRecord& r) {
 
 bool QualityAllows(const Profile& profile, const VerifyMode& mode) {
   if (mode.is_exact()) return true;
-  // Order and grouping of rows change what a shared list is; what a reuse schedule does to quality they do not.
+  // Order and groups of rows change what a shared list is; what a reuse schedule does to quality they do not.
   const auto same = [&](const VerifyMode& m) {
     return m.refresh == mode.refresh && m.shared_list == mode.shared_list &&
-           (!m.shared_list || (m.order == mode.order && m.group == mode.group && m.grouping == mode.grouping));
+           (!m.shared_list || (m.order == mode.order && m.group == mode.group));
   };
   bool seen = false;
   for (const QualityRecord& record : profile.quality) {

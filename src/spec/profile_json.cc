@@ -11,7 +11,7 @@ namespace farsight {
 namespace {
 
 constexpr const char* kFormat = "farsight-profile";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;
 constexpr JsonLimits kLimits{8, size_t{16} << 20, 1'000'000, true};
 constexpr int64_t kMaxContext = int64_t{1} << 32;
 constexpr int64_t kMaxBatch = 1 << 16;
@@ -21,7 +21,6 @@ Json ModeToJson(const VerifyMode& mode) {
   Json json;
   json["order"] = NodeOrderName(mode.order);
   json["group"] = mode.group;
-  json["grouping"] = mode.grouping == Grouping::kSimilar ? "similar" : "neighbours";
   json["lists"] = mode.shared_list ? "shared" : "exact";
   std::string refresh;
   for (uint8_t bit : mode.refresh) refresh.push_back(bit != 0 ? '1' : '0');
@@ -78,7 +77,7 @@ class Fields {
     return T{};
   }
   void End() {
-    if (fault_.ok() && used_ != json_.size()) Fail("has a field that no version 1 profile has");
+    if (fault_.ok() && used_ != json_.size()) Fail("has a field that no version 2 profile has");
   }
   const Json* Fail(const std::string& reason) {
     if (fault_.ok()) fault_ = DataLoss(where_ + " " + reason);
@@ -92,12 +91,6 @@ class Fields {
   size_t used_ = 0;
 };
 
-StatusOr<Grouping> ParseGrouping(const std::string& name) {
-  if (name == "neighbours") return Grouping::kNeighbours;
-  if (name == "similar") return Grouping::kSimilar;
-  return InvalidArgument("unknown grouping '" + name + "': expected neighbours or similar");
-}
-
 StatusOr<bool> ParseShared(const std::string& name) {
   if (name == "exact" || name == "shared") return name == "shared";
   return InvalidArgument("unknown block lists '" + name + "': expected exact or shared");
@@ -110,7 +103,6 @@ VerifyMode ReadMode(Fields& parent, const std::string& where, Status* fault) {
   Fields f(*json, where + " mode", fault);
   mode.order = f.Name("order", ParseNodeOrder);
   mode.group = static_cast<int>(f.Int("group", 1, 64));
-  mode.grouping = f.Name("grouping", ParseGrouping);
   mode.shared_list = f.Name("lists", ParseShared);
   for (char c : f.Text("refresh")) mode.refresh.push_back(c == '1' ? 1 : c == '0' ? 0 : 2);
   f.End();

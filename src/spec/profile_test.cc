@@ -20,7 +20,6 @@ Profile Sample() {
   VerifyMode mode;
   mode.order = NodeOrder::kDepthFirst;
   mode.group = 4;
-  mode.grouping = Grouping::kSimilar;
   mode.shared_list = true;
   mode.refresh = {1, 0, 0, 1};
   p.draft = {{DrafterKind::kModel, 4096, 1, 7, 123.5, 150}, {DrafterKind::kSuffix, 4096, 2, 7, 3, 4}};
@@ -65,10 +64,10 @@ TEST(Profile, BrokenOnesGetOneSentence) {
     return read.status().message();
   };
   EXPECT_THAT(message("farsight-profile", "other"), HasSubstr("is no profile"));
-  EXPECT_THAT(message("\"version\": 1", "\"version\": 2"), HasSubstr("of version 2, but this program reads version 1"));
-  EXPECT_THAT(message("\"version\": 1", "\"version\": \"1\""), HasSubstr("version must be a whole number"));
+  EXPECT_THAT(message("\"version\": 2", "\"version\": 3"), HasSubstr("of version 3, but this program reads version 2"));
+  EXPECT_THAT(message("\"version\": 2", "\"version\": \"2\""), HasSubstr("version must be a whole number"));
   EXPECT_THAT(message("\"machine\"", "\"machina\""), HasSubstr("has no field \"machine\""));
-  EXPECT_THAT(message("\"model\"", "\"more\": 1, \"model\""), HasSubstr("has a field that no version 1 profile has"));
+  EXPECT_THAT(message("\"model\"", "\"more\": 1, \"model\""), HasSubstr("has a field that no version 2 profile has"));
   EXPECT_THAT(message("\"nodes\": 7", "\"nodes\": -7"), HasSubstr("draft[0] nodes must be a whole number from 0 to"));
   EXPECT_THAT(message("\"nodes\": 7", "\"nodes\": 7.5"), HasSubstr("nodes must be a whole number"));
   EXPECT_THAT(message("\"nodes\": 7", "\"nodes\": 18446744073709551615"), HasSubstr("nodes must be a whole number"));
@@ -80,7 +79,6 @@ TEST(Profile, BrokenOnesGetOneSentence) {
   EXPECT_THAT(message("\"dfs\"", "\"up\""), HasSubstr("unknown order of draft nodes 'up'"));
   EXPECT_THAT(message("1001", "0001"), HasSubstr("the first must select for itself"));
   EXPECT_THAT(message("1001", "1x01"), HasSubstr("0 and 1 only"));
-  EXPECT_THAT(message("\"similar\"", "\"alike\""), HasSubstr("unknown grouping"));
   EXPECT_THAT(message("\"shared\"", "\"some\""), HasSubstr("unknown block lists"));
   EXPECT_THAT(message("0.875", "1.5"), HasSubstr("available_later must be a number from 0 to 1"));
   EXPECT_THAT(ProfileFromJson("", "the profile").status().message(), HasSubstr("the profile"));
@@ -193,10 +191,9 @@ TEST(Strategy, NamesSayEverything) {
   s.shape = {{2, 1}, 3};
   s.mode.order = NodeOrder::kDepthFirst;
   s.mode.group = 4;
-  s.mode.grouping = Grouping::kSimilar;
   s.mode.shared_list = true;
   s.mode.refresh = {1, 0, 1};
-  EXPECT_EQ(StrategyName(s), "suffix fork:2,1:3 dfs group:4 similar shared reuse:101");
+  EXPECT_EQ(StrategyName(s), "suffix fork:2,1:3 dfs group:4 shared reuse:101");
   EXPECT_EQ(StrategyName({}), "off");
   EXPECT_TRUE(Allows(PrecisionClass::kSharedReuse, s.mode));
   EXPECT_FALSE(Allows(PrecisionClass::kShared, s.mode));

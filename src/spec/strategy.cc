@@ -14,7 +14,6 @@ bool VerifyMode::reuses_lists() const { return std::find(refresh.begin(), refres
 std::string VerifyModeName(const VerifyMode& mode) {
   std::string name = NodeOrderName(mode.order);
   name.append(" group:").append(std::to_string(mode.group));
-  if (mode.grouping == Grouping::kSimilar) name.append(" similar");
   if (mode.shared_list) name.append(" shared");
   if (mode.reuses_lists()) {
     name.append(" reuse:");

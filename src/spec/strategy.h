@@ -14,18 +14,12 @@
 
 namespace farsight {
 
-enum class Grouping : uint8_t {
-  kNeighbours,  // consecutive rows in the order
-  kSimilar,     // rows whose block lists resemble each other
-};
-
 inline constexpr int kMaxGroup = 64;
 
 // How the target's forward runs over the rows of a draft.
 struct VerifyMode {
   NodeOrder order = NodeOrder::kBreadthFirst;
-  int group = 1;  // rows that load blocks together at most, 1 to kMaxGroup; 1: each row alone
-  Grouping grouping = Grouping::kNeighbours;
+  int group = 1;                 // consecutive rows that load blocks together at most, 1 to kMaxGroup
   bool shared_list = false;      // the rows of a group read one row's list instead of each its own
   std::vector<uint8_t> refresh;  // [layers], 1: selects, 0: inherits; the first is 1. Empty: every layer selects
 
@@ -33,7 +27,7 @@ struct VerifyMode {
   bool is_exact() const { return !shared_list && !reuses_lists(); }
   bool operator==(const VerifyMode&) const = default;
 };
-// "bfs group:4", "dfs group:8 similar shared reuse:1000"; the reuse names a bit a layer.
+// "bfs group:4", "dfs group:8 shared reuse:1000"; the reuse names a bit a layer.
 std::string VerifyModeName(const VerifyMode& mode);
 Status Validate(const VerifyMode& mode);
 bool Allows(PrecisionClass precision, const VerifyMode& mode);
