@@ -282,10 +282,27 @@ class Cli(unittest.TestCase):
         self.assertEqual(len(json.loads(p.stdout)["layers"]), 3)
         self.assertEqual((self.dir / "parts.safetensors").read_bytes(), whole)
 
+    def test_a_forecast_is_fitted_and_used(self):
+        fit = ("--heads", "query", "--init", "fit", "--fit-sequences", "2", "--sketch-bits", "4", "--json")
+        p = self.run_cli("train-forecast", "-m", self.model, *self.FORECAST[:4], *self.FORECAST[6:], "--steps", "0",
+                         *fit, "-o", "fit.safetensors")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        layers = json.loads(p.stdout)["layers"]
+        self.assertEqual(layers[2]["recall"], layers[2]["recall_before"], "the fit is the result")
+        self.assertGreater(layers[2]["mass_recall"], 0)
+        p = self.run_cli("eval", "needle", "-m", self.model, "--attention", "dense,stale,sparda", "--forecast",
+                         "fit.safetensors", "--block-size", "16", "--top-k-blocks", "4", "--local-window", "16",
+                         "--form", "completion", "--lengths", "300", "--at", "20,90", "--samples", "1", "--json")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual([(r["attention"], r["depth"]) for r in json.loads(p.stdout)],
+                         [("dense", 20), ("stale", 20), ("sparda", 20), ("dense", 90), ("stale", 90), ("sparda", 90)])
+
     def test_forecast_training_refuses_in_one_sentence(self):
         train = ("train-forecast", "-m", self.model, "--text", "text.txt", "-o", "x.safetensors")
         self.refused(*train, "--lr", "-1", code=2, words=["--lr"])
         self.refused(*train, "--init", "dice", code=2, words=["dice"])
+        self.refused(*train, "--heads", "hydra", code=2, words=["hydra"])
+        self.refused(*train, "--steps", "0", code=2, words=["--steps"])
         self.refused(*train, "--seq-len", "256", words=["--seq-len must be above"])
         self.refused(*train, words=["0 sequences of 4096 tokens"])
         self.refused(*train, *self.FORECAST[2:], "--teacher", "parrot", words=["parrot"])
