@@ -97,5 +97,22 @@ TEST(ThreadPool, WakesWorkersThatFellAsleep) {
   }
 }
 
+TEST(ThreadPool, WhatIsSetAsideRunsOnceBesideTheNextJobOrAtTheEnd) {
+  for (int threads : {1, 2, 4}) {
+    ThreadPool pool(threads);
+    for (const int64_t tasks : {0, 1, 50}) {  // the first two are no job for the workers
+      int ran = 0;
+      std::atomic<int64_t> done{0};
+      pool.SetAside([](void* n, int) { ++*static_cast<int*>(n); }, &ran);
+      pool.ParallelFor(tasks, [&](int64_t, int) { done.fetch_add(1); });
+      pool.RunAside();
+      EXPECT_EQ(ran, 1);
+      EXPECT_EQ(done.load(), tasks);
+      pool.RunOnAll([](int) {});
+      EXPECT_EQ(ran, 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace farsight

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "base/buffer.h"
@@ -105,6 +106,27 @@ TEST_P(AsyncFileTest, RandomRunsReadWhatWasWritten) {
   for (size_t i = 0; i < kRuns; ++i) ASSERT_EQ(std::memcmp(in.at(i), out.at(i), kRun), 0) << i;
   EXPECT_EQ(file->counters().bytes_read, kRuns * kRun);
   EXPECT_EQ(file->counters().read_operations, (kRuns + 15) / 16) << "neighbours travel together, 16 at most";
+}
+
+TEST_P(AsyncFileTest, WhatIsLinedUpStartsOnAnyThreadOrWhenItIsWaitedFor) {
+  const auto file = Open(dir_.Path("a"));
+  if (file == nullptr) GTEST_SKIP();
+  constexpr size_t kRun = 4096, kRuns = 40;  // more than the queue holds
+  Memory out(kRuns, kRun), in(kRuns, kRun);
+  std::vector<IoPiece> writes, reads;
+  for (size_t i = 0; i < kRuns; ++i) {
+    std::fill_n(out.at(i), kRun, static_cast<std::byte>(i + 1));
+    writes.push_back({i * 2 * kRun, out.at(i), kRun});
+    reads.push_back({i * 2 * kRun, in.at(i), kRun});
+  }
+  ASSERT_TRUE(file->Transfer(IoKind::kWrite, writes).ok());
+  const IoTicket first = file->Queue(IoKind::kRead, std::span(reads).first(5));
+  std::thread([&] { file->Submit(); }).join();
+  while (!file->Done(first)) {
+  }
+  ASSERT_TRUE(file->Wait(first).ok());
+  ASSERT_TRUE(file->Wait(file->Queue(IoKind::kRead, std::span(reads).subspan(5))).ok());
+  for (size_t i = 0; i < kRuns; ++i) ASSERT_EQ(std::memcmp(in.at(i), out.at(i), kRun), 0) << i;
 }
 
 TEST_P(AsyncFileTest, MergesOnlyNeighboursInTheFile) {
