@@ -45,12 +45,13 @@ struct CpuAttention::TileWork {
   const float** a;             // [queries] argument lists of a product
   float** c;
   int32_t* next;  // [rows] position in each row's list
+  int32_t* want;  // [rows] the block there
   int* owner;     // [queries] those that compute a block
   int* visible;   // [queries] tokens of the block that each sees
   int* hidden;    // [queries] of these, the first that its window no longer reaches
 
   static int64_t Floats(int64_t queries, int64_t dim, int64_t padded, int64_t block) {
-    return queries * (dim + block + 2 * padded + 5 + 2 * 2 + 4) + block * padded + 64;
+    return queries * (dim + block + 2 * padded + 5 + 2 * 2 + 5) + block * padded + 64;
   }
   TileWork(float* at, int64_t queries, int64_t dim, int64_t padded, int64_t block) {
     const auto take = [&at](int64_t n) { return std::exchange(at, at + n); };
@@ -67,6 +68,7 @@ struct CpuAttention::TileWork {
     max_ = take(queries);
     sum_ = take(queries);
     next = reinterpret_cast<int32_t*>(take(queries));
+    want = reinterpret_cast<int32_t*>(take(queries));
     owner = reinterpret_cast<int*>(take(queries));
     visible = reinterpret_cast<int*>(take(queries));
     hidden = reinterpret_cast<int*>(take(queries));
@@ -255,6 +257,7 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
     const int row = tile.first_row + r;
     work.next[r] = dense(row) ? std::max(first_block, oldest(row) / block_tokens) : 0;
     while (block_of(r) < first_block) ++work.next[r];
+    work.want[r] = block_of(r);
   }
 
   int split = first_block * block_tokens / kAttendSplitTokens;
@@ -279,9 +282,8 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   };
   const auto next_block = [&] {
     Next next{kEnd, 0};
-    for (int r = 0; r < tile.num_rows; ++r) {
-      if (const int32_t block = block_of(r); block < next.block) next = {block, r};
-    }
+    for (int r = 0; r < tile.num_rows; ++r) next.block = std::min(next.block, work.want[r]);
+    while (work.want[next.row] != next.block) ++next.row;
     return next;
   };
   for (Next next = next_block(), following; next.block != kEnd; next = following) {
@@ -293,10 +295,13 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
     int owners = 0;
     int longest = 0;
     const std::byte* page = page_of(next.row, block);
+    const int32_t seq = p.rows.row_seq[tile.first_row + next.row];
     for (int r = next.row; r < tile.num_rows; ++r) {
+      if (work.want[r] != block) continue;
       // Rows of other tables may have another page at this place: they are served by the next turn.
-      if (block_of(r) != block || page_of(r, block) != page) continue;
+      if (p.rows.row_seq[tile.first_row + r] != seq && page_of(r, block) != page) continue;
       ++work.next[r];
+      work.want[r] = block_of(r);
       const int visible = std::min(block_tokens, p.rows.positions[tile.first_row + r] - block * block_tokens + 1);
       longest = std::max(longest, visible);
       for (int g = 0; g < group; ++g, ++owners) {

@@ -170,15 +170,15 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     // Entries that no window ends in yet hold whatever was there; they are behind every row's windows. So are those
     // that fill up the last sixteen.
     const int columns = (end - first + 15) / 16 * 16;
-    for (int e = 0; e < columns; ++e) {
-      const int entry = std::min(first + e, end - 1);
-      const std::byte* page = page_of(entry / per_block);
-      rows[e] = page + static_cast<int64_t>(entry % per_block) * padded * elem;
-      if (first + e < end) std::memcpy(values + e * padded * elem, rows[e] + per_block * padded * elem, row_bytes);
+    for (int b = first / per_block; b * per_block < end; ++b) {
+      const std::byte* page = page_of(b);
+      const int at = b * per_block - first;
+      const int n = std::min(per_block, end - b * per_block);
+      for (int e = 0; e < n; ++e) rows[at + e] = page + e * row_bytes;
+      std::memcpy(values + at * row_bytes, page + per_block * row_bytes, static_cast<size_t>(n * row_bytes));
+      if (b + kPooledBlocks < num_blocks) Prefetch(page_of(b + kPooledBlocks), s.page_bytes);
     }
-    for (int b = (end - 1) / per_block + 1; b < std::min(num_blocks, (end - 1) / per_block + 1 + kPooledBlocks); ++b) {
-      Prefetch(page_of(b), s.page_bytes);
-    }
+    std::fill(rows + (end - first), rows + columns, rows[end - first - 1]);
     if (elem == 2) {
       kernels_->turn16(rows, columns, padded, keys, chunk);
     } else {
