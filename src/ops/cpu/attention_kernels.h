@@ -16,12 +16,14 @@ inline constexpr int kSecondLevel = 2;
 // Queries that one call of `sketch_block` takes.
 inline constexpr int kMaxSketchQueries = 4;
 
-// A query as tables of what each half byte of codes adds to its score.
+// A query as tables of what each half byte of codes adds to its score, or, for codes of four bits, as factors.
 struct SketchQuery {
-  const uint8_t* tables = nullptr;  // [half bytes of a token][16], entries at most 127
-  float unit = 0;                   // of a table entry
-  float bias = 0;                   // what a score is below unit times the sum of its entries
-  float scale = 0;                  // softmax scale times log2 e: scores are powers of two
+  const uint8_t* tables = nullptr;  // [half bytes of a token][16], entries at most 127; null for four bits
+  // Four bits, else null: -127 to 127 a channel, of each eight channels the even ones first.
+  const int8_t* channels = nullptr;
+  float unit = 0;   // of a table entry or a factor
+  float bias = 0;   // what a score is below unit times the sum of its entries or products
+  float scale = 0;  // softmax scale times log2 e: scores are powers of two
 };
 
 // Tokens of a sketch go in groups of 32: for each byte of a token's codes 32 bytes, so that two tokens share a 16-bit

@@ -159,9 +159,30 @@ float CodeValue(float step, int c, int top) {
   return step < 0 ? -step * static_cast<float>(top - c) : step * static_cast<float>(c);
 }
 
-// The tables of a query [half bytes][16]. An entry is the sum of one value of its lower and one of its upper two bits,
-// each rounded: at most kTop steps for all channels of a half byte, plus two halves.
-SketchQuery MakeSketchQuery(const float* q, int dim, int bits, uint8_t* tables) {
+// A query for codes of four bits, with room for dim factors.
+SketchQuery MakeSketchFactors(const float* q, int dim, int8_t* channels) {
+  constexpr float kTop = 127;
+  constexpr float kMiddle = 7.5f;  // the code whose level is zero
+  float range = 0;
+  for (int d = 0; d < dim; ++d) range = std::max(range, std::fabs(q[d]));
+  const float inverse = range > 1e-30f && range < 1e30f ? kTop / range : 0.0f;
+  int total = 0;
+  for (int d = 0; d < dim; ++d) {
+    const float x = q[d] * inverse;
+    const int factor = std::fabs(x) <= kTop ? static_cast<int>(x < 0 ? x - 0.5f : x + 0.5f) : 0;  // NaN gives 0
+    channels[d / 8 * 8 + d % 2 * 4 + d % 8 / 2] = static_cast<int8_t>(factor);
+    total += factor;
+  }
+  SketchQuery out;
+  out.channels = channels;
+  out.unit = range / kTop;
+  out.bias = kMiddle * out.unit * static_cast<float>(total);
+  return out;
+}
+
+// The tables of a query [half bytes][16] for one or two bits. An entry is the sum of one value of its lower and one of
+// its upper two bits, each rounded: at most kTop steps for all channels of a half byte, plus two halves.
+SketchQuery MakeSketchTables(const float* q, int dim, int bits, uint8_t* tables) {
   constexpr float kTop = 126;
   const int channels = 4 / bits;
   const int top = (1 << bits) - 1;
@@ -182,11 +203,8 @@ SketchQuery MakeSketchQuery(const float* q, int dim, int bits, uint8_t* tables) 
         float x = 0.5f;
         if (bits == 1) {
           x += CodeValue(q[d + 2 * h] * inverse, c & 1, top) + CodeValue(q[d + 2 * h + 1] * inverse, c >> 1, top);
-        } else if (bits == 2) {
-          x += CodeValue(q[d + h] * inverse, c, top);
         } else {
-          const float step = q[d] * inverse;
-          x += h == 0 ? CodeValue(step, c, 3) : CodeValue(4 * step, c, 3);
+          x += CodeValue(q[d + h] * inverse, c, top);
         }
         half[h][c] = static_cast<uint8_t>(x > 0 ? static_cast<int>(x) : 0);  // NaN: no undefined conversion
       }
@@ -198,7 +216,11 @@ SketchQuery MakeSketchQuery(const float* q, int dim, int bits, uint8_t* tables) 
       std::memcpy(tables + 4 * c, &four, 4);
     }
   }
-  return {tables - dim / channels * 16, range / kTop, 0.5f * static_cast<float>(top) * total, 0.0f};
+  SketchQuery out;
+  out.tables = tables - dim / channels * 16;
+  out.unit = range / kTop;
+  out.bias = 0.5f * static_cast<float>(top) * total;
+  return out;
 }
 
 void SketchPosition(const AttentionKernels& kernels, const SummariseParams& p, int seq, int head, int pos) {
@@ -360,8 +382,10 @@ const float* CpuAttention::PooledScores(const SelectParams& p, int row, float* z
   const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
   int windows = std::max(0, (pos + 1) / s.stride - skip);
   if (p.skip_local) windows = std::min(windows, ScoredBlocks(p, row) * per_block);
-  std::fill(scores, scores + num_blocks, 0.0f);
-  if (windows == 0) return scores;
+  if (windows == 0) {
+    std::fill(scores, scores + num_blocks, 0.0f);
+    return scores;
+  }
   z += skip;
   for (int g = 0; g < group; ++g) {
     float* row_z = z + g * PooledStride(p);
@@ -371,7 +395,9 @@ const float* CpuAttention::PooledScores(const SelectParams& p, int row, float* z
   for (int b = 0; b < num_blocks; ++b) {
     const int first = std::max(per_block * b - skip, 0);
     const int last = std::min(per_block * (b + 1) - 1, windows - 1);
-    for (int w = first; w <= last; ++w) scores[b] = std::max(scores[b], z[w]);
+    float best = 0;
+    for (int w = first; w <= last; ++w) best = std::max(best, z[w]);
+    scores[b] = best;
   }
   return scores;
 }
@@ -391,7 +417,9 @@ void CpuAttention::SketchParts(const SelectParams& p, int row, int head, int beg
     SketchQuery queries[kMaxSketchQueries];
     for (int i = 0; i < num; ++i) {
       const float* q = p.q + row * p.q_stride + static_cast<int64_t>(head * group + first + i) * kv.head_dim;
-      queries[i] = MakeSketchQuery(q, kv.head_dim, p.summary.bits, reinterpret_cast<uint8_t*>(room) + i * bytes * 32);
+      auto* at = reinterpret_cast<uint8_t*>(room) + i * bytes * 32;
+      queries[i] = p.summary.bits == 4 ? MakeSketchFactors(q, kv.head_dim, reinterpret_cast<int8_t*>(at))
+                                       : MakeSketchTables(q, kv.head_dim, p.summary.bits, at);
       queries[i].scale = p.scale * kLog2e;
     }
     float* max = parts + static_cast<int64_t>(first) * 2 * num_blocks;
