@@ -52,7 +52,7 @@ struct AttentionOptions {
   int dense_layers = 2;    // the first layers that always attend densely
   int kernel_size = 32;    // kInfLlm2: tokens of a pooled window
   int kernel_stride = 16;  // kInfLlm2: tokens between windows; divides block_size and kernel_size
-  int sketch_bits = 2;     // kSketch: 1, 2 or 4 bits a channel
+  int sketch_bits = 4;     // kSketch: 1, 2 or 4 bits a channel
 };
 
 // Who guesses the next tokens so that several are checked in one pass. The text never changes: a guess is kept only

@@ -190,7 +190,7 @@ TEST_F(EvalTest, AGridCountsEverySampleUnderEveryPolicy) {
     EXPECT_EQ(c.blocks_read == c.blocks_held, all);
   }
   EXPECT_THAT(PrintGrid(grid, engines, *cells, "tiny", Format::kMarkdown),
-              HasSubstr("| sketch 2 bits 4 blocks | 400 | 4 |"));
+              HasSubstr("| sketch 4 bits 4 blocks | 400 | 4 |"));
   EXPECT_THAT(PrintGrid(grid, engines, *cells, "tiny", Format::kCsv),
               HasSubstr("tiny,needle,completion,1,infllm2,4,0,300,25,2,"));
 }
