@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/read_memory.h"
 #include "base/thread_pool.h"
 #include "ops/cpu/cpu_backend.h"
 
@@ -52,15 +53,6 @@ class Timer {
   clockid_t clock_;
   double budget_;
 };
-
-inline uint64_t SumWords(const uint64_t* p, size_t n) {
-  uint64_t s[8] = {};
-  for (size_t i = 0; i + 8 <= n; i += 8) {
-    for (size_t j = 0; j < 8; ++j) s[j] += p[i + j];
-  }
-  for (size_t j = 1; j < 8; ++j) s[0] += s[j];
-  return s[0];
-}
 
 // GB/s of reading memory on all threads.
 inline double ReadBandwidth(ThreadPool& pool, const Timer& timer) {

@@ -9,6 +9,7 @@
 #include "base/buffer.h"
 #include "base/dtype.h"
 #include "base/page_arena.h"
+#include "base/read_memory.h"
 #include "base/thread_pool.h"
 
 namespace farsight {
@@ -54,6 +55,13 @@ TEST(Buffer, IsZeroedAndAligned) {
 TEST(Buffer, RefusesAbsurdSizesWithAStatus) {
   EXPECT_EQ(AllocateHost(SIZE_MAX).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(AllocateHost(size_t{1} << 60).status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(SumWords, AddsEveryWordOnceAndWrapsAround) {
+  std::vector<uint64_t> words(37);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = i < 2 ? UINT64_MAX : i;
+  EXPECT_EQ(SumWords(words.data(), words.size()), uint64_t{36 * 37 / 2 - 1 - 2});
+  EXPECT_EQ(SumWords(words.data(), 0), 0u);
 }
 
 TEST(PageArena, BuffersOutliveItAndShareNothing) {

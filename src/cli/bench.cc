@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/buffer.h"
+#include "base/read_memory.h"
 #include "base/thread_pool.h"
 #include "cli/commands.h"
 
@@ -72,13 +73,9 @@ double ReadBandwidth(int threads) {
   for (int i = 0; i < 5; ++i) {
     const double start = Now();
     pool.RunOnAll([&](int t) {
-      const size_t part = kBytes / static_cast<size_t>(threads) / 64 * 8;  // in words
-      const uint64_t* p = buffer->as<uint64_t>() + static_cast<size_t>(t) * part;
-      uint64_t a[8] = {};
-      for (size_t w = 0; w + 8 <= part; w += 8) {
-        for (size_t k = 0; k < 8; ++k) a[k] += p[w + k];
-      }
-      sums[static_cast<size_t>(t) * 8] = a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+      const size_t words = kBytes / 8 / static_cast<size_t>(threads);
+      const auto at = static_cast<size_t>(t);
+      sums[8 * at] = SumWords(buffer->as<const uint64_t>() + at * words, words);
     });
     best = std::max(best, static_cast<double>(kBytes) / (Now() - start));
   }
