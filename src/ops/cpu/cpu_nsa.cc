@@ -119,9 +119,10 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
 
   float* scores = BlockScratch(group, kv.block_tokens, scratch);
   float* free = scores + 4 * static_cast<int64_t>(limits_.max_blocks);
-  const auto take = [&free](int64_t n) { return std::exchange(free, free + n); };
+  const auto take = [&free](int64_t n) { return std::exchange(free, free + n); };  // pointers first, for their places
   auto** a = reinterpret_cast<const float**>(take(2 * static_cast<int64_t>(queries)));
   auto** c = reinterpret_cast<float**>(take(2 * static_cast<int64_t>(queries)));
+  auto** rows = reinterpret_cast<const std::byte**>(take(2 * static_cast<int64_t>(chunk)));
   float* q = take(static_cast<int64_t>(queries) * padded);
   float* o = take(static_cast<int64_t>(queries) * padded);
   float* m = take(queries);
@@ -132,7 +133,6 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   float* tops = take(static_cast<int64_t>(chunks) * queries);  // the largest score known after each group
   float* mass = take(static_cast<int64_t>(chunks) * chunk);    // of the windows of a row
   float* panels = take(static_cast<int64_t>(chunk) * padded);
-  auto** rows = reinterpret_cast<const std::byte**>(take(2 * static_cast<int64_t>(chunk)));
   auto* keys = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));  // of a group, [padded][chunk]
   auto* values = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));  // [chunk][padded]
   const int64_t row_bytes = padded * elem;
