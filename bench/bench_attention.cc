@@ -159,16 +159,12 @@ class Cache {
   std::vector<float> k_, v_, q_;
 };
 
-class Bench {
+class Bench : KernelBench {
  public:
-  explicit Bench(BenchArgs args)
-      : pool_(args.threads), timer_(args.threads, args.budget), only_(args.only), backend_(std::move(args.backend)) {}
+  explicit Bench(BenchArgs args) : KernelBench(std::move(args)) {}
 
   int Main() {
-    read_gbs_ = ReadBandwidth(pool_, timer_);
-    fma_gflops_ = PeakGops(pool_, backend_->isa(), Arithmetic::kFloat, timer_);
-    std::printf("limit:read threads:%d GB/s:%.1f\nlimit:fma threads:%d GFLOP/s:%.0f\n", pool_.num_threads(), read_gbs_,
-                pool_.num_threads(), fma_gflops_);
+    Limits();
     const SummaryView pooled{nullptr, 0, SummaryKind::kPooledKeys, 32, 16, 2};
     for (const SummaryView& s : {pooled, Sketch(2)}) {
       for (const DType t : {DType::kF32, DType::kF16, DType::kBF16}) {
@@ -325,22 +321,9 @@ class Bench {
       }
     }
   }
-
-  ThreadPool pool_;
-  Timer timer_;
-  std::string only_;
-  std::unique_ptr<CpuBackend> backend_;
-  double read_gbs_ = 1;
-  double fma_gflops_ = 0;
 };
-
-int Main(int argc, char** argv) {
-  BenchArgs args = ParseBenchArgs("bench_attention", argc, argv);
-  if (args.backend == nullptr) return 2;
-  return Bench(std::move(args)).Main();
-}
 
 }  // namespace
 }  // namespace farsight
 
-int main(int argc, char** argv) { return farsight::Main(argc, argv); }
+int main(int argc, char** argv) { return farsight::RunBench<farsight::Bench>("bench_attention", argc, argv); }

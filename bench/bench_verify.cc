@@ -196,16 +196,12 @@ class Layers {
   std::vector<float> q_, out_;
 };
 
-class Bench {
+class Bench : KernelBench {
  public:
-  explicit Bench(BenchArgs args)
-      : pool_(args.threads), timer_(args.threads, args.budget), only_(args.only), backend_(std::move(args.backend)) {}
+  explicit Bench(BenchArgs args) : KernelBench(std::move(args)) {}
 
   int Main() {
-    read_gbs_ = ReadBandwidth(pool_, timer_);
-    fma_gflops_ = PeakGops(pool_, backend_->isa(), Arithmetic::kFloat, timer_);
-    std::printf("limit:read threads:%d GB/s:%.1f\nlimit:fma threads:%d GFLOP/s:%.0f\n", pool_.num_threads(), read_gbs_,
-                pool_.num_threads(), fma_gflops_);
+    Limits();
     for (const int context : {16384, 32768, 65536}) {
       const std::string name = "/context:" + std::to_string(context);
       const size_t at = only_.find("/context:");
@@ -278,22 +274,9 @@ class Bench {
                 bound / together);
     std::fflush(stdout);
   }
-
-  ThreadPool pool_;
-  Timer timer_;
-  std::string only_;
-  std::unique_ptr<CpuBackend> backend_;
-  double read_gbs_ = 1;
-  double fma_gflops_ = 0;
 };
-
-int Main(int argc, char** argv) {
-  BenchArgs args = ParseBenchArgs("bench_verify", argc, argv);
-  if (args.backend == nullptr) return 2;
-  return Bench(std::move(args)).Main();
-}
 
 }  // namespace
 }  // namespace farsight
 
-int main(int argc, char** argv) { return farsight::Main(argc, argv); }
+int main(int argc, char** argv) { return farsight::RunBench<farsight::Bench>("bench_verify", argc, argv); }

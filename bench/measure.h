@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -146,6 +147,34 @@ inline BenchArgs ParseBenchArgs(const char* name, int argc, char** argv) {
     std::fprintf(stderr, "%s: %s\n", name, backend.status().message().c_str());
   }
   return a;
+}
+
+// A benchmark of kernels that wait for memory or for multiply-adds: the two limits, measured first.
+class KernelBench {
+ protected:
+  explicit KernelBench(BenchArgs args)
+      : pool_(args.threads), timer_(args.threads, args.budget), only_(args.only), backend_(std::move(args.backend)) {}
+
+  void Limits() {
+    read_gbs_ = ReadBandwidth(pool_, timer_);
+    fma_gflops_ = PeakGops(pool_, backend_->isa(), Arithmetic::kFloat, timer_);
+    std::printf("limit:read threads:%d GB/s:%.1f\nlimit:fma threads:%d GFLOP/s:%.0f\n", pool_.num_threads(), read_gbs_,
+                pool_.num_threads(), fma_gflops_);
+  }
+
+  ThreadPool pool_;
+  Timer timer_;
+  std::string only_;
+  std::unique_ptr<CpuBackend> backend_;
+  double read_gbs_ = 1;
+  double fma_gflops_ = 0;
+};
+
+template <class Bench>
+int RunBench(const char* name, int argc, char** argv) {
+  BenchArgs args = ParseBenchArgs(name, argc, argv);
+  if (args.backend == nullptr) return 2;
+  return Bench(std::move(args)).Main();
 }
 
 }  // namespace farsight
