@@ -328,6 +328,14 @@ float MaxValue(const float* x, int n) {
   return top;
 }
 
+}  // namespace
+}  // namespace farsight
+
+#include "ops/cpu/select-inl.h"  // needs MaxValue
+
+namespace farsight {
+namespace {
+
 constexpr AttentionKernels kAttentionKernels = {
     {Pack<ElemF32>, Pack<ElemF16>, Pack<ElemBf16>},
     {Widen<ElemF32>, Widen<ElemF16>, Widen<ElemBf16>},
@@ -339,6 +347,8 @@ constexpr AttentionKernels kAttentionKernels = {
     SoftmaxRows,
     ExpSum,
     MaxValue,
+    BlockMax,
+    TakeBest,
     SketchBlock};
 
 }  // namespace

@@ -82,6 +82,11 @@ struct AttentionKernels {
   // x = exp(x - max) in place, returns the sum. Any n.
   float (*exp_sum)(float* x, int n, float max);
   float (*max)(const float* x, int n);
+  // out[b] = the largest of `least` and of z [windows] from per_block * b - skip to before per_block * (b + 1).
+  void (*block_max)(const float* z, int windows, int per_block, int skip, int num_blocks, float least, float* out);
+  // The places of the `want` largest of x [n], ascending; of equal ones the first. Returns how many there are. No x is
+  // less than `least` or no number.
+  int (*take_best)(const float* x, int n, int want, float least, int32_t* ids);
   // Softmax parts of one page for `num` queries: max[i * stride] the largest score of the first `tokens` tokens (1 to
   // 256) in powers of two, sum[i * stride] the sum of 2^(score - max). `bytes` of codes a token; codes of whole groups
   // are read.

@@ -51,12 +51,13 @@ class CpuAttention {
   void CompressedTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
   static bool NeedsScores(const SelectParams& p, int row);
   static int ScoredBlocks(const SelectParams& p, int row);
-  static void PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room);
+  void PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room) const;
+  int PickImportant(const SelectParams& p, int row, int head, int want, int found, int32_t* ids, float* room) const;
   static void Weigh(const SummariseParams& p, int seq, int head, int pos);
   int64_t PooledStride(const SelectParams& p) const;
-  float* BlockScratch(int group, int block_tokens, float* scratch) const;
+  float* BlockScratch(int block_tokens, float* scratch) const;
   void PooledProducts(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
-  const float* PooledScores(const SelectParams& p, int row, float* z, float* scores) const;
+  void PooledScores(const SelectParams& p, int row, int head, float* z, float* scores) const;
   void SketchParts(const SelectParams& p, int row, int head, int begin, int end, float* parts, float* room) const;
   void SketchScores(float* parts, int group, int num_blocks, float* scores) const;
   bool SelectBySplitSketch(const SelectParams& p);

@@ -117,7 +117,7 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   const int entries = most == 0 ? 0 : most + skip;
   const int chunks = (entries + chunk - 1) / chunk;
 
-  float* scores = BlockScratch(group, kv.block_tokens, scratch);
+  float* scores = BlockScratch(kv.block_tokens, scratch);
   float* free = scores + 4 * static_cast<int64_t>(limits_.max_blocks);
   const auto take = [&free](int64_t n) { return std::exchange(free, free + n); };  // pointers first, for their places
   auto** a = reinterpret_cast<const float**>(take(2 * static_cast<int64_t>(queries)));

@@ -22,10 +22,8 @@ constexpr int64_t kMinRangeBlocks = 8;
 constexpr float kLn2 = 0.693147181f;
 constexpr float kLog2e = 1.44269504f;
 
-// Blocks up to which keeping the best in order takes less time than std::nth_element.
-constexpr int kFewPicked = 32;
-
-// Blocks lie anywhere, so the processor does not guess which run comes next.
+// Blocks lie anywhere, so the processor does not guess which run comes next; one alone arrives too late.
+constexpr int kBlocksAhead = 4;
 void PrefetchRun(const float* run, int n) {
   for (int i = 0; i < n; i += 16) __builtin_prefetch(run + i);
 }
@@ -58,36 +56,11 @@ void PackPooled(const float* rows, int n, int d, int entry, float* panels) {
   }
 }
 
-// A block with its score, best first, ties to the lower id.
-struct Candidate {
-  float score;
-  int32_t block;
-};
-bool Before(const Candidate& a, const Candidate& b) {
-  return a.score != b.score ? a.score > b.score : a.block < b.block;
+// Scores that are no probabilities: one query serves the group, and a softmax would only keep their order.
+bool ScoresRaw(const SelectParams& p) {
+  return p.summary.kind == SummaryKind::kPooledKeys && p.num_heads == p.kv.num_kv_heads;
 }
-
-// The blocks of the `want` best, in any order, to `ids`; returns how many there are.
-int TakeBest(Candidate* from, int num, int want, int32_t* ids) {
-  want = std::min(want, num);
-  if (want <= 0) return 0;
-  if (want > kFewPicked) {
-    std::nth_element(from, from + want, from + num, Before);
-    for (int i = 0; i < want; ++i) ids[i] = from[i].block;
-    return want;
-  }
-  // The best so far in order, from the second on most candidates fail one comparison.
-  Candidate best[kFewPicked];
-  int kept = 0;
-  for (int f = 0; f < num; ++f) {
-    if (kept == want && !Before(from[f], best[kept - 1])) continue;
-    int place = kept < want ? kept++ : kept - 1;
-    for (; place > 0 && Before(from[f], best[place - 1]); --place) best[place] = best[place - 1];
-    best[place] = from[f];
-  }
-  for (int i = 0; i < kept; ++i) ids[i] = best[i].block;
-  return kept;
-}
+float LeastScore(const SelectParams& p) { return ScoresRaw(p) ? std::numeric_limits<float>::lowest() : 0.0f; }
 
 // The largest mean importance of the windows that touch a block and are seen.
 float BlockImportance(const SelectParams& p, int row, int head, int block) {
@@ -329,9 +302,9 @@ int64_t CpuAttention::PooledStride(const SelectParams& p) const {
   return WholePools(limits_.max_blocks) * (p.kv.block_tokens / p.summary.stride);
 }
 
-// Behind the token or window scores: [blocks] scores, then 3 * [blocks] for the candidates, then the queries.
-float* CpuAttention::BlockScratch(int group, int block_tokens, float* scratch) const {
-  return scratch + group * WholePools(limits_.max_blocks) * block_tokens;
+// Behind the token or window scores: [blocks] scores, then 3 * [blocks] for the choice, then the queries.
+float* CpuAttention::BlockScratch(int block_tokens, float* scratch) const {
+  return scratch + limits_.num_heads * WholePools(limits_.max_blocks) * block_tokens;
 }
 
 // Scores of the pooled windows of a tile of rows: each group of blocks is packed once and meets all queries. Entry e of
@@ -345,7 +318,7 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
   const int seq = p.rows.row_seq[tile.first_row];
   const int num_blocks = p.rows.positions[tile.first_row + tile.num_rows - 1] / kv.block_tokens + 1;
   const int64_t stride = PooledStride(p);
-  float* at = BlockScratch(group, kv.block_tokens, scratch) + 4 * static_cast<int64_t>(limits_.max_blocks);
+  float* at = BlockScratch(kv.block_tokens, scratch) + 4 * static_cast<int64_t>(limits_.max_blocks);
   auto** a = reinterpret_cast<const float**>(at);
   auto** c = reinterpret_cast<float**>(at + 2 * static_cast<int64_t>(queries));
   float* q = at + 4 * static_cast<int64_t>(queries);
@@ -364,7 +337,7 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
     const int columns = (blocks * per_block + 15) / 16 * 16;
     if (columns > blocks * per_block) std::fill(panels, panels + static_cast<int64_t>(columns) * d, 0.0f);
     for (int b = 0; b < blocks; ++b) {
-      if (first + b + 1 < num_blocks) PrefetchRun(page_of(first + b + 1), per_block * d);
+      if (first + b + kBlocksAhead < num_blocks) PrefetchRun(page_of(first + b + kBlocksAhead), per_block * d);
       PackPooled(page_of(first + b), per_block, d, b * per_block, panels);
     }
     for (int i = 0; i < queries; ++i) c[i] = scratch + i * stride + static_cast<int64_t>(first) * per_block;
@@ -373,7 +346,7 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
 }
 
 // Block scores of one row from its query scores z [G][PooledStride].
-const float* CpuAttention::PooledScores(const SelectParams& p, int row, float* z, float* scores) const {
+void CpuAttention::PooledScores(const SelectParams& p, int row, int head, float* z, float* scores) const {
   const SummaryView& s = p.summary;
   const int pos = p.rows.positions[row];
   const int group = p.num_heads / p.kv.num_kv_heads;
@@ -382,24 +355,23 @@ const float* CpuAttention::PooledScores(const SelectParams& p, int row, float* z
   const int skip = s.kernel / s.stride - 1;  // entries before the first whole window
   int windows = std::max(0, (pos + 1) / s.stride - skip);
   if (p.skip_local) windows = std::min(windows, ScoredBlocks(p, row) * per_block);
-  if (windows == 0) {
-    std::fill(scores, scores + num_blocks, 0.0f);
-    return scores;
-  }
   z += skip;
-  for (int g = 0; g < group; ++g) {
-    float* row_z = z + g * PooledStride(p);
-    const float inverse = 1.0f / kernels_->exp_sum(row_z, windows, kernels_->max(row_z, windows));
-    for (int w = 0; w < windows; ++w) z[w] = (g == 0 ? 0.0f : z[w]) + row_z[w] * inverse;  // g 0 normalises itself
+  if (!ScoresRaw(p) && windows > 0) {
+    for (int g = 0; g < group; ++g) {
+      float* row_z = z + g * PooledStride(p);
+      const float inverse = 1.0f / kernels_->exp_sum(row_z, windows, kernels_->max(row_z, windows));
+      for (int w = 0; w < windows; ++w) z[w] = (g == 0 ? 0.0f : z[w]) + row_z[w] * inverse;  // g 0 normalises itself
+    }
   }
-  for (int b = 0; b < num_blocks; ++b) {
-    const int first = std::max(per_block * b - skip, 0);
-    const int last = std::min(per_block * (b + 1) - 1, windows - 1);
-    float best = 0;
-    for (int w = first; w <= last; ++w) best = std::max(best, z[w]);
-    scores[b] = best;
-  }
-  return scores;
+  kernels_->block_max(z, windows, per_block, skip, num_blocks, LeastScore(p), scores);
+  if (!ScoresRaw(p) || p.scores == nullptr || windows == 0) return;
+  // Whoever asks for scores asks for probabilities.
+  float* shares = p.scores + (static_cast<int64_t>(row) * p.kv.num_kv_heads + head) * p.rows.max_blocks;
+  std::copy(scores, scores + num_blocks, shares);
+  const float top = kernels_->max(z, windows);
+  const float inverse = 1.0f / kernels_->exp_sum(z, windows, top);
+  kernels_->exp_sum(shares, num_blocks, top);
+  for (int b = 0; b < num_blocks; ++b) shares[b] *= inverse;
 }
 
 // Softmax parts of blocks [begin, end) by token sketches: parts [G][largest score, sum of exp(score - largest)][blocks]
@@ -459,8 +431,8 @@ int CpuAttention::ScoredBlocks(const SelectParams& p, int row) {
   return p.skip_local ? std::max(0, own - p.local_blocks) : own + 1;
 }
 
-// The choice of one row and KV head; scores [blocks] where NeedsScores, with room for the candidates behind them.
-void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room) {
+// The choice of one row and KV head; scores [blocks] where NeedsScores, with room [3, blocks] behind them.
+void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const float* scores, float* room) const {
   if (p.ids == nullptr) return;
   const int64_t at = static_cast<int64_t>(row) * p.kv.num_kv_heads + head;
   if (p.row_sparse[row] == 0) {
@@ -468,7 +440,7 @@ void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const fl
     return;
   }
   const int num_blocks = p.rows.positions[row] / p.kv.block_tokens + 1;
-  if (p.scores != nullptr) {
+  if (p.scores != nullptr && (num_blocks <= p.top_k || !ScoresRaw(p))) {
     float* to = p.scores + at * p.rows.max_blocks;
     if (num_blocks <= p.top_k) {
       std::fill(to, to + num_blocks, 0.0f);
@@ -482,29 +454,47 @@ void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const fl
     for (int b = 0; b < num_blocks; ++b) ids[b] = b;
     return;
   }
-  const int own = num_blocks - 1;
-  int n = 0;
   // Forced blocks: the newest first, then the initial ones.
-  for (int b = own; b >= std::max(0, own - p.local_blocks) && n < p.top_k; --b) ids[n++] = b;
-  for (int b = 0; b < std::min(p.init_blocks, own - p.local_blocks) && n < p.top_k; ++b) ids[n++] = b;
-  if (n < p.top_k) {
-    auto* free = reinterpret_cast<Candidate*>(room);
-    int num_free = 0;
-    // Scores are sums of probabilities; one that is no number would leave nth_element without an order.
-    for (int b = p.init_blocks; b < own - p.local_blocks; ++b) free[num_free++] = {scores[b] > 0 ? scores[b] : 0.0f, b};
-    const int by_query = p.query_top_k > 0 ? p.query_top_k : p.top_k;
-    const int first = n;
-    n += TakeBest(free, num_free, std::max(0, by_query - n), ids + n);
-    if (p.query_top_k > 0) {  // then by importance, of those that are left
-      const auto* end = ids + n;
-      const auto taken = [&](const Candidate& c) { return std::find(ids + first, ids + n, c.block) != end; };
-      num_free = static_cast<int>(std::remove_if(free, free + num_free, taken) - free);
-      for (int i = 0; i < num_free; ++i) free[i].score = BlockImportance(p, row, head, free[i].block);
-      n += TakeBest(free, num_free, p.top_k - n, ids + n);
-    }
+  const int local_begin = std::max(0, num_blocks - 1 - p.local_blocks);
+  const int local = std::min(num_blocks - local_begin, p.top_k);
+  const int init = std::max(0, std::min({p.init_blocks, local_begin, p.top_k - local}));
+  int n = 0;
+  for (; n < init; ++n) ids[n] = n;
+  const int first = p.init_blocks;
+  const int num_free = std::max(0, local_begin - first);
+  const int free = p.top_k - local - init;
+  if (free > 0 && num_free > 0) {
+    const float least = LeastScore(p);
+    // One that is no number would leave no order.
+    for (int b = 0; b < num_free; ++b) room[b] = scores[first + b] > least ? scores[first + b] : least;
+    const int by_query = p.query_top_k > 0 ? std::max(0, p.query_top_k - local - init) : free;
+    int found = kernels_->take_best(room, num_free, std::min(free, by_query), least, ids + n);
+    for (int i = 0; i < found; ++i) ids[n + i] += first;
+    if (found < free && p.query_top_k > 0) found += PickImportant(p, row, head, free - found, found, ids + n, room);
+    n += found;
   }
-  std::sort(ids, ids + n);
+  for (int i = 0; i < local; ++i) ids[n++] = num_blocks - local + i;
   p.counts[at] = n;
+}
+
+// The `want` most important blocks that may be chosen and are not among the `found` ids, to them, in order.
+int CpuAttention::PickImportant(const SelectParams& p, int row, int head, int want, int found, int32_t* ids,
+                                float* room) const {
+  const int end = std::max(0, p.rows.positions[row] / p.kv.block_tokens - p.local_blocks);
+  auto* blocks = reinterpret_cast<int32_t*>(room + limits_.max_blocks);
+  int num = 0;
+  for (int b = p.init_blocks, next = 0; b < end; ++b) {
+    if (next < found && ids[next] == b) {
+      ++next;
+      continue;
+    }
+    room[num] = BlockImportance(p, row, head, b);
+    blocks[num++] = b;
+  }
+  const int more = kernels_->take_best(room, num, want, std::numeric_limits<float>::lowest(), ids + found);
+  for (int i = found; i < found + more; ++i) ids[i] = blocks[ids[i]];
+  std::sort(ids, ids + found + more);
+  return more;
 }
 
 void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const {
@@ -515,11 +505,11 @@ void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head,
   bool any = false;
   for (int t = tile.first_row; t < end; ++t) any = any || NeedsScores(p, t);
   if (pooled && any) PooledProducts(p, tile, head, scratch);
-  float* scores = BlockScratch(group, p.kv.block_tokens, scratch);
+  float* scores = BlockScratch(p.kv.block_tokens, scratch);
   for (int t = tile.first_row; t < end; ++t) {
     if (NeedsScores(p, t)) {
       if (pooled) {
-        PooledScores(p, t, scratch + static_cast<int64_t>(t - tile.first_row) * group * PooledStride(p), scores);
+        PooledScores(p, t, head, scratch + static_cast<int64_t>(t - tile.first_row) * group * PooledStride(p), scores);
       } else {
         const int num_blocks = ScoredBlocks(p, t);
         SketchParts(p, t, head, 0, num_blocks, scratch, scores + 4 * static_cast<int64_t>(limits_.max_blocks));
@@ -549,7 +539,7 @@ bool CpuAttention::SelectBySplitSketch(const SelectParams& p) {
     return false;
   }
   auto* parts = partials_.as<float>();
-  const auto room = [&](int thread) { return BlockScratch(group, p.kv.block_tokens, Scratch(thread)); };
+  const auto room = [&](int thread) { return BlockScratch(p.kv.block_tokens, Scratch(thread)); };
   const int64_t tables = 4 * static_cast<int64_t>(limits_.max_blocks);
   pool_->ParallelFor(tasks * ranges, [&](int64_t i, int thread) {
     const auto row = static_cast<int>(i / ranges / heads);
@@ -576,8 +566,9 @@ void CpuAttention::Select(const SelectParams& p) {
   const int group = p.num_heads / heads;
   int rows_per_tile = 1;
   if (p.summary.kind != SummaryKind::kSketch) {
-    // As many rows as their scores fit in the room of one row's token scores.
-    const int64_t fit = p.summary.stride;
+    // As many rows as their scores fit in the room of one row's token scores, of all heads for pooled keys.
+    const int64_t wide = p.summary.kind == SummaryKind::kPooledKeys ? limits_.num_heads / group : 1;
+    const int64_t fit = p.summary.stride * wide;
     rows_per_tile = static_cast<int>(std::clamp<int64_t>(fit, 1, std::max(1, kTileQueries / group)));
   }
   auto* tiles = tiles_.as<Tile>();
