@@ -10,7 +10,6 @@ namespace farsight {
 namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
-constexpr int kAnyRows = __INT_MAX__;
 
 struct ElemF32 {
   static constexpr int kBytes = 4;
@@ -28,16 +27,15 @@ struct ElemBf16 {
   static FS_INLINE void Store(Vec::F x, uint8_t* p) { Vec::StoreBf16(x, p); }
 };
 
-// Rows of 16 columns one after the other: what a tile of many queries reads again and again is converted once and then
-// lies in the order in which it is read.
+// What a tile of many queries reads again and again is converted once.
 template <class Elem>
-void Pack(const std::byte* b, int64_t ldb, int n, int k, float* out) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(b);
-  for (int j = 0; j < k; ++j, bytes += ldb * Elem::kBytes) {
-    float* to = out + static_cast<int64_t>(j) * 16;
-    for (int at = 0; at < n; at += 16, to += static_cast<int64_t>(k) * 16) {
-      for (int v = 0; v < 16; v += Vec::kLanes) Vec::Store(Elem::Load(bytes + (at + v) * Elem::kBytes), to + v);
-    }
+void Pack(const StoredProduct& p) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(p.b);
+  const auto* next = reinterpret_cast<const uint8_t*>(p.next);
+  float* to = p.packed;
+  for (int j = 0; j < p.k; ++j, to += p.n, bytes += p.ldb * Elem::kBytes, next += p.ldb * Elem::kBytes) {
+    for (int line = 0; line < p.n * Elem::kBytes; line += 64) __builtin_prefetch(next + line, 0, kSecondLevel);
+    for (int at = 0; at < p.n; at += Vec::kLanes) Vec::Store(Elem::Load(bytes + at * Elem::kBytes), to + at);
   }
 }
 
@@ -48,7 +46,7 @@ constexpr int kBandPanels = Vec::kLanes == 16 ? 4 : 1;
 
 // kRows rows of a times kPanels panels that start at column `at`.
 template <int kRows, int kPanels>
-void Band(const float* const* a, float* const* c, const float* panel, int at, int k, bool accumulate,
+void Band(const float* const* a, float* const* c, const WideMatrix& b, int at, int k, bool accumulate,
           const float* keep) {
   constexpr int kVecs = 16 / Vec::kLanes;
   Vec::F acc[kRows][kPanels * kVecs];
@@ -64,8 +62,10 @@ void Band(const float* const* a, float* const* c, const float* panel, int at, in
   }
   const float* rows[kRows];
   for (int i = 0; i < kRows; ++i) rows[i] = a[i];
-  const int64_t panel_floats = static_cast<int64_t>(k) * 16;
-  for (int j = 0; j < k; ++j, panel += 16) {
+  const float* panel = b.x + at / 16 * b.panel;
+  const int64_t step = b.row;
+  const int64_t panel_floats = b.panel;
+  for (int j = 0; j < k; ++j, panel += step) {
     Vec::F x[kPanels * kVecs];
     for (int v = 0; v < kPanels * kVecs; ++v) {
       x[v] = Vec::Load(panel + v / kVecs * panel_floats + v % kVecs * Vec::kLanes);
@@ -80,35 +80,41 @@ void Band(const float* const* a, float* const* c, const float* panel, int at, in
   }
 }
 
+template <int kRows, int kPanels>
+void LastBand(const float* const* a, float* const* c, int m, const WideMatrix& b, int at, int k, bool accumulate,
+              const float* keep) {
+  if (m == kRows) return Band<kRows, kPanels>(a, c, b, at, k, accumulate, keep);
+  if constexpr (kRows > 1) LastBand<kRows - 1, kPanels>(a, c, m, b, at, k, accumulate, keep);
+}
+
 template <int kPanels>
-void Bands(const float* const* a, float* const* c, int m, const float* panel, int at, int k, bool accumulate,
+void Bands(const float* const* a, float* const* c, int m, const WideMatrix& b, int at, int k, bool accumulate,
            const float* keep) {
   const auto from = [keep](int i) { return keep == nullptr ? nullptr : keep + i; };
   int i = 0;
   for (; i + kBandRows <= m; i += kBandRows) {
-    Band<kBandRows, kPanels>(a + i, c + i, panel, at, k, accumulate, from(i));
+    Band<kBandRows, kPanels>(a + i, c + i, b, at, k, accumulate, from(i));
   }
-  for (; i + 3 <= m; i += 3) Band<3, kPanels>(a + i, c + i, panel, at, k, accumulate, from(i));
-  for (; i < m; ++i) Band<1, kPanels>(a + i, c + i, panel, at, k, accumulate, from(i));
+  LastBand<kBandRows - 1, kPanels>(a + i, c + i, m - i, b, at, k, accumulate, from(i));
 }
 
-void Product(const float* const* a, float* const* c, int m, const float* panels, int n, int k, bool accumulate,
+void Product(const float* const* a, float* const* c, int m, const WideMatrix& b, int n, int k, bool accumulate,
              const float* keep) {
-  const int64_t panel_floats = static_cast<int64_t>(k) * 16;
   int at = 0;
   if constexpr (kBandPanels > 1) {
-    for (; at + kBandPanels * 16 <= n; at += kBandPanels * 16, panels += kBandPanels * panel_floats) {
-      Bands<kBandPanels>(a, c, m, panels, at, k, accumulate, keep);
+    for (; at + kBandPanels * 16 <= n; at += kBandPanels * 16) {
+      Bands<kBandPanels>(a, c, m, b, at, k, accumulate, keep);
     }
   }
-  for (; at < n; at += 16, panels += panel_floats) Bands<1>(a, c, m, panels, at, k, accumulate, keep);
+  for (; at < n; at += 16) Bands<1>(a, c, m, b, at, k, accumulate, keep);
 }
 
 // kRows rows of a times kVecs vectors of columns that lie as they were stored: each is converted once, and sums of many
-// columns run side by side, since few rows alone would wait for the multiply-adds.
-template <class Elem, int kRows, int kVecs>
+// columns run side by side, since few rows alone would wait for the multiply-adds. With kPack what was converted also
+// goes to `packed`, for the rows that follow.
+template <class Elem, int kRows, int kVecs, bool kPack>
 FS_INLINE void StoredColumns(const float* const* a, float* const* c, const uint8_t* b, int64_t row_bytes, int at, int k,
-                             const float* keep, const uint8_t* next) {
+                             const float* keep, const uint8_t* next, float* packed, int64_t packed_row) {
   Vec::F acc[kRows][kVecs];
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kVecs; ++v) {
@@ -124,6 +130,7 @@ FS_INLINE void StoredColumns(const float* const* a, float* const* c, const uint8
     for (int i = 0; i < kRows; ++i) y[i] = Vec::Set(rows[i][j]);
     for (int v = 0; v < kVecs; ++v) {
       const Vec::F x = Elem::Load(b + v * Vec::kLanes * Elem::kBytes);
+      if constexpr (kPack) Vec::Store(x, packed + j * packed_row + v * Vec::kLanes);
       for (int i = 0; i < kRows; ++i) acc[i][v] = Vec::MulAdd(y[i], x, acc[i][v]);
     }
   }
@@ -132,7 +139,7 @@ FS_INLINE void StoredColumns(const float* const* a, float* const* c, const uint8
   }
 }
 
-template <class Elem, int kRows>
+template <class Elem, int kRows, bool kPack>
 void StoredRows(const StoredProduct& p) {
   const int64_t row_bytes = p.ldb * Elem::kBytes;
   const auto* b = reinterpret_cast<const uint8_t*>(p.b);
@@ -140,60 +147,134 @@ void StoredRows(const StoredProduct& p) {
   constexpr int kWide = 4 * Vec::kLanes;
   int at = 0;
   for (; at + kWide <= p.n; at += kWide, b += kWide * Elem::kBytes, next += kWide * Elem::kBytes) {
-    StoredColumns<Elem, kRows, 4>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
+    StoredColumns<Elem, kRows, 4, kPack>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next, p.packed + at, p.n);
   }
   for (; at < p.n; at += 16, b += 16 * Elem::kBytes, next += 16 * Elem::kBytes) {
-    StoredColumns<Elem, kRows, 16 / Vec::kLanes>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next);
+    StoredColumns<Elem, kRows, 16 / Vec::kLanes, kPack>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next, p.packed + at,
+                                                        p.n);
   }
 }
 
-// Rows whose sums the registers hold together. With sixteen lanes a page is best read as it lies, whatever the number
-// of rows: converting it again for every six of them costs less than writing it out wide and reading that. With eight
-// lanes a conversion serves too few products, so that many rows pack first.
+// Rows whose sums the registers hold together.
 constexpr int kStoredBand = Vec::kLanes == 16 ? 6 : 4;
-constexpr int kStoredRows = Vec::kLanes == 16 ? kAnyRows : kStoredBand;
+
+template <class Elem, int kRows>
+void FewStoredRows(const StoredProduct& p) {
+  if (p.m == kRows) return StoredRows<Elem, kRows, false>(p);
+  if constexpr (kRows > 1) FewStoredRows<Elem, kRows - 1>(p);
+}
+
+// Few rows read a page as it lies. Of many the first few write down what they convert, and the others read that: a
+// conversion takes as long as two multiply-adds. With eight lanes it serves too few of them, and packing goes first.
+template <class Elem>
+void ProductOfStored(const StoredProduct& p) {
+  if (p.m <= kStoredBand) return FewStoredRows<Elem, kStoredBand>(p);
+  int done = 0;
+  if constexpr (Vec::kLanes == 16) {
+    StoredRows<Elem, kStoredBand, true>(p);
+    done = kStoredBand;
+  } else {
+    Pack<Elem>(p);
+  }
+  Product(p.a + done, p.c + done, p.m - done, {p.packed, p.n, 16}, p.n, p.k, p.keep != nullptr,
+          p.keep == nullptr ? nullptr : p.keep + done);
+}
 
 template <class Elem>
-void ProductOfStored(const StoredProduct& whole) {
-  for (StoredProduct p = whole; p.m > 0; p.m -= kStoredBand) {
-    switch (p.m) {
-      case 1:
-        return StoredRows<Elem, 1>(p);
-      case 2:
-        return StoredRows<Elem, 2>(p);
-      case 3:
-        return StoredRows<Elem, 3>(p);
-      case 4:
-        return StoredRows<Elem, 4>(p);
-      case 5:
-        return StoredRows < Elem, kStoredBand == 6 ? 5 : 4 > (p);
-      default:
-        StoredRows<Elem, kStoredBand>(p);
+void WidenPooled(const PooledPages& p) {
+  const int columns = (p.entries + 15) / 16 * 16;
+  const int padded = p.padded;
+  const int per_block = p.per_block;
+  const int run_bytes = per_block * Elem::kBytes;  // of a page's entries at one channel
+  const int row_bytes = columns * Elem::kBytes;
+  const auto* pages = reinterpret_cast<const uint8_t* const*>(p.pages);
+  auto* woven = reinterpret_cast<uint8_t*>(p.woven);
+  for (int at = 0; at < row_bytes;) {
+    if (run_bytes == 8 && padded % 8 == 0 && Elem::kBytes == 2) {
+      for (int d = 0; d < padded; d += 8) Vec::Weave(pages, 8 * d, woven + d * row_bytes + at, row_bytes);
+      pages += 4;
+      at += 32;
+      continue;
     }
-    p.a += kStoredBand;
-    p.c += kStoredBand;
-    if (p.keep != nullptr) p.keep += kStoredBand;
-    p.next = p.b;
+    const int n = row_bytes - at < run_bytes ? row_bytes - at : run_bytes;
+    for (int d = 0; d < padded; ++d) {
+      __builtin_memcpy(woven + d * row_bytes + at, *pages + d * run_bytes, static_cast<size_t>(n));
+    }
+    ++pages;
+    at += n;
+  }
+  float* to = p.keys;
+  for (int i = padded * columns; i > 0; i -= Vec::kLanes, to += Vec::kLanes, woven += Vec::kLanes * Elem::kBytes) {
+    Vec::Store(Elem::Load(woven), to);
+  }
+  to = p.values;
+  pages = reinterpret_cast<const uint8_t* const*>(p.pages);
+  int skip = p.first;
+  for (int left = p.entries; left > 0; left -= per_block, ++pages) {
+    const int n = left < per_block ? left : per_block;
+    const int first = skip < n ? skip : n;
+    const uint8_t* from = *pages + (per_block + first) * padded * Elem::kBytes;
+    for (int i = (n - first) * padded; i > 0; i -= Vec::kLanes, to += Vec::kLanes, from += Vec::kLanes * Elem::kBytes) {
+      Vec::Store(Elem::Load(from), to);
+    }
+    skip -= first;
   }
 }
 
-void Turn16(const std::byte* const* rows, int n, int k, std::byte* out, int64_t ld) {
-  for (int e = 0; e < n; e += 8) {
-    const uint8_t* from[8];
-    for (int i = 0; i < 8; ++i) from[i] = reinterpret_cast<const uint8_t*>(rows[e + i]);
-    for (int d = 0; d < k; d += 8) Vec::Turn8(from, 2 * d, reinterpret_cast<uint8_t*>(out) + 2 * (d * ld + e), 2 * ld);
+void ShareWeights(float* top, const float* m, const float* factor, int n) {
+  for (int i = 0; i < n; i += Vec::kLanes) {
+    const int left = n - i;
+    if (left < Vec::kLanes) {
+      const Vec::F fallen = Vec::Sub(LoadTail(top + i, left), LoadTail(m + i, left));
+      return StoreTail(Vec::Mul(Exp2Below(fallen), LoadTail(factor + i, left)), top + i, left);
+    }
+    const Vec::F fallen = Vec::Sub(Vec::Load(top + i), Vec::Load(m + i));
+    Vec::Store(Vec::Mul(Exp2Below(fallen), Vec::Load(factor + i)), top + i);
   }
 }
 
-FS_INLINE float Exp2One(float x) {
-  float lanes[Vec::kLanes];
-  Vec::Store(Exp2Below(Vec::Set(x)), lanes);
-  return lanes[0];
+void MixWeights(const float* w, int64_t stride, const float* share, int num, int n, float* out) {
+  for (int i = 0; i < n; i += Vec::kLanes) {
+    Vec::F sum = Vec::Mul(Vec::Set(share[0]), Vec::Load(w + i));
+    for (int g = 1; g < num; ++g) sum = Vec::MulAdd(Vec::Set(share[g]), Vec::Load(w + g * stride + i), sum);
+    Vec::Store(sum, out + i);
+  }
 }
 
-// The sum of 2^(s - shift) over s[0, count), written over s; zero in [count, n).
-FS_INLINE float ExpRow(float* s, int count, int n, float shift_to) {
-  const Vec::F shift = Vec::Set(shift_to);
+void BlockSums(const float* x, const float* factors, int reach, int per_block, int blocks, float* out) {
+  if (Vec::kLanes % per_block != 0 || reach > 2 * per_block) {  // in no order that vectors could add in
+    for (int b = 0; b < blocks; ++b, x += per_block) {
+      float sum = 0;
+      for (int i = 0; i < reach; ++i) sum += factors[i] * x[i];
+      out[b] = sum;
+    }
+    return;
+  }
+  float own_lanes[Vec::kLanes], next_lanes[Vec::kLanes];
+  for (int i = 0; i < Vec::kLanes; ++i) {
+    own_lanes[i] = factors[i % per_block];
+    next_lanes[i] = per_block + i % per_block < reach ? factors[per_block + i % per_block] : 0;
+  }
+  const Vec::F own = Vec::Load(own_lanes);
+  const Vec::F next = Vec::Load(next_lanes);
+  for (int b = 0; b < blocks; b += Vec::kLanes) {
+    Vec::F sum[Vec::kLanes];
+    for (int i = 0; i < per_block; ++i, x += Vec::kLanes) {
+      sum[i] = Vec::MulAdd(Vec::Load(x), own, Vec::Mul(Vec::Load(x + per_block), next));
+    }
+    for (int n = per_block / 2; n > 0; n /= 2) {
+      for (int i = 0; i < n; ++i) sum[i] = Vec::PairSums(sum[2 * i], sum[2 * i + 1]);
+    }
+    if (blocks - b < Vec::kLanes) {
+      StoreTail(sum[0], out + b, blocks - b);
+    } else {
+      Vec::Store(sum[0], out + b);
+    }
+  }
+}
+
+// 2^(s - shift) over s[0, count), written over s; zero in [count, n). Returns sums by lane.
+FS_INLINE Vec::F ExpRow(float* s, int count, int n, Vec::F shift) {
   Vec::F sum = Vec::Set(0);
   int i = 0;
   for (; i + Vec::kLanes <= count; i += Vec::kLanes) {
@@ -208,70 +289,121 @@ FS_INLINE float ExpRow(float* s, int count, int n, float shift_to) {
     i += Vec::kLanes;
   }
   for (; i < n; ++i) s[i] = 0;
-  return Vec::Sum(sum);
+  return sum;
 }
 
-// kRows rows side by side, all of n scores: a row alone is a chain of a maximum, exponentials and a sum that leaves the
-// processor waiting. What happens to a row is what ExpRow does.
+// Of kRows rows side by side, since a row alone is a chain that leaves the processor waiting: the largest scores, then
+// the exponentials and their sums. What happens to a row is what happens to it alone.
 template <int kRows>
-FS_INLINE void ExpRows(float* const* s, int n, const float* shift_to, float* total) {
+FS_INLINE void RowTops(float* const* s, const int* count, int n, float* tops) {
+  Vec::F top[4];
+  for (int r = 0; r < kRows; ++r) {
+    for (int i = count[r]; i < n; ++i) s[r][i] = kMinusInfinity;
+    top[r] = Vec::Load(s[r]);
+  }
+  for (int i = Vec::kLanes; i < n; i += Vec::kLanes) {
+    for (int r = 0; r < kRows; ++r) top[r] = Vec::Max(top[r], Vec::Load(s[r] + i));
+  }
+  for (int r = kRows; r < 4; ++r) top[r] = top[0];
+  Vec::Tops(top, tops);
+}
+
+template <int kRows>
+FS_INLINE void RowExponentials(float* const* s, const int* count, int n, const float* shift_to, float* totals) {
   Vec::F shift[kRows];
-  Vec::F sum[kRows];
+  Vec::F sum[4];
+  bool whole = true;
   for (int r = 0; r < kRows; ++r) {
     shift[r] = Vec::Set(shift_to[r]);
     sum[r] = Vec::Set(0);
+    whole = whole && count[r] == n;
   }
-  for (int i = 0; i < n; i += Vec::kLanes) {
-    for (int r = 0; r < kRows; ++r) {
-      const Vec::F e = Exp2Below(Vec::Sub(Vec::Load(s[r] + i), shift[r]));
-      Vec::Store(e, s[r] + i);
-      sum[r] = Vec::Add(sum[r], e);
+  if (whole) {
+    for (int i = 0; i < n; i += Vec::kLanes) {
+      for (int r = 0; r < kRows; ++r) {
+        const Vec::F e = Exp2Below(Vec::Sub(Vec::Load(s[r] + i), shift[r]));
+        Vec::Store(e, s[r] + i);
+        sum[r] = Vec::Add(sum[r], e);
+      }
     }
+  } else {
+    for (int r = 0; r < kRows; ++r) sum[r] = ExpRow(s[r], count[r], n, shift[r]);
   }
-  for (int r = 0; r < kRows; ++r) total[r] = Vec::Sum(sum[r]);
+  for (int r = kRows; r < 4; ++r) sum[r] = sum[0];
+  Vec::Sums(sum, totals);
 }
 
 template <int kRows>
-FS_INLINE void SoftmaxGroup(const SoftmaxBlock& b, int first) {
-  float* const* s = b.s + first;
-  Vec::F top[kRows];
-  bool whole = true;
-  for (int r = 0; r < kRows; ++r) {
-    const int count = b.count[first + r];
-    whole = whole && count == b.n;
-    for (int i = count; i < b.n; ++i) s[r][i] = kMinusInfinity;
-    top[r] = Vec::Load(s[r]);
+void SoftmaxGroup(const SoftmaxBlock& b, int first, bool tops, const float* max, float* out) {
+  if (tops) return RowTops<kRows>(b.s + first, b.count + first, b.n, out);
+  RowExponentials<kRows>(b.s + first, b.count + first, b.n, max, out);
+}
+
+// As many rows as a vector has lanes: what there is to do once a row is then done for all of them together.
+FS_INLINE void SoftmaxLanes(const SoftmaxBlock& b, int first, int rows) {
+  float before[Vec::kLanes] = {}, sums[Vec::kLanes] = {}, max[Vec::kLanes + 4] = {}, total[Vec::kLanes + 4] = {};
+  const auto groups = [&](bool tops, float* out) {
+    int i = 0;
+    for (; i + 4 <= rows; i += 4) SoftmaxGroup<4>(b, first + i, tops, max + i, out + i);
+    if (i + 3 == rows) SoftmaxGroup<3>(b, first + i, tops, max + i, out + i);
+    if (i + 2 == rows) SoftmaxGroup<2>(b, first + i, tops, max + i, out + i);
+    if (i + 1 == rows) SoftmaxGroup<1>(b, first + i, tops, max + i, out + i);
+  };
+  groups(true, max);
+  for (int i = 0; i < rows; ++i) {
+    before[i] = b.m[b.state[first + i]];
+    sums[i] = b.l[b.state[first + i]];
   }
-  for (int i = Vec::kLanes; i < b.n; i += Vec::kLanes) {
-    for (int r = 0; r < kRows; ++r) top[r] = Vec::Max(top[r], Vec::Load(s[r] + i));
-  }
-  float max[kRows];
-  float total[kRows];
-  for (int r = 0; r < kRows; ++r) {
-    const float before = b.m[b.state[first + r]];
-    max[r] = Vec::Largest(top[r]);
-    max[r] = max[r] > before ? max[r] : before;
-  }
-  if (whole) {
-    ExpRows<kRows>(s, b.n, max, total);
-  } else {
-    for (int r = 0; r < kRows; ++r) total[r] = ExpRow(s[r], b.count[first + r], b.n, max[r]);
-  }
-  for (int r = 0; r < kRows; ++r) {
-    float* m = b.m + b.state[first + r];
-    float* l = b.l + b.state[first + r];
-    const float keep = *m == kMinusInfinity ? 0.0f : *m == max[r] ? 1.0f : Exp2One(*m - max[r]);
-    *l = *l * keep + total[r];
-    *m = max[r];
-    b.keep[first + r] = keep;
+  const Vec::F old = Vec::Load(before);
+  const Vec::F top = Vec::Max(Vec::Load(max), old);
+  // A row without anything before has sums of zero, so that it does not matter what they are multiplied by.
+  const Vec::F keep = Exp2Below(Vec::Sub(old, top));
+  Vec::Store(top, max);
+  groups(false, total);
+  Vec::Store(keep, before);
+  Vec::Store(Vec::MulAdd(Vec::Load(sums), keep, Vec::Load(total)), sums);
+  for (int i = 0; i < rows; ++i) {
+    b.m[b.state[first + i]] = max[i];
+    b.l[b.state[first + i]] = sums[i];
+    b.keep[first + i] = before[i];
   }
 }
 
 void SoftmaxRows(const SoftmaxBlock& b) {
-  int i = 0;
-  for (; i + 4 <= b.rows; i += 4) SoftmaxGroup<4>(b, i);
-  if (i + 3 == b.rows) return SoftmaxGroup<3>(b, i);
-  for (; i < b.rows; ++i) SoftmaxGroup<1>(b, i);
+  for (int i = 0; i < b.rows; i += Vec::kLanes) {
+    SoftmaxLanes(b, i, b.rows - i < Vec::kLanes ? b.rows - i : Vec::kLanes);
+  }
+}
+
+void MergeParts(const SoftmaxParts& part, const SoftmaxParts& to, int rows, int padded) {
+  for (int first = 0; first < rows; first += Vec::kLanes) {
+    const int n = rows - first < Vec::kLanes ? rows - first : Vec::kLanes;
+    float m[Vec::kLanes] = {}, max[Vec::kLanes] = {}, l[Vec::kLanes], sum[Vec::kLanes];
+    for (int i = 0; i < n; ++i) {
+      m[i] = part.m[first + i];
+      max[i] = to.m[first + i];
+    }
+    const Vec::F old = Vec::Load(max);
+    const Vec::F top = Vec::Max(old, Vec::Load(m));
+    Vec::Store(Exp2Below(Vec::Sub(old, top)), sum);
+    Vec::Store(Exp2Below(Vec::Sub(Vec::Load(m), top)), l);
+    Vec::Store(top, max);
+    for (int i = 0; i < n; ++i) {
+      if (m[i] == kMinusInfinity) continue;  // an empty part changes nothing
+      const Vec::F keep = Vec::Set(sum[i]);
+      const Vec::F add = Vec::Set(l[i]);
+      float* from = part.o + static_cast<int64_t>(first + i) * padded;
+      float* out = to.o + static_cast<int64_t>(first + i) * padded;
+      for (int d = 0; d < padded; d += Vec::kLanes) {
+        Vec::Store(Vec::MulAdd(Vec::Load(out + d), keep, Vec::Mul(Vec::Load(from + d), add)), out + d);
+        Vec::Store(Vec::Set(0), from + d);
+      }
+      to.l[first + i] = to.l[first + i] * sum[i] + part.l[first + i] * l[i];
+      to.m[first + i] = max[i];
+      part.m[first + i] = kMinusInfinity;
+      part.l[first + i] = 0;
+    }
+  }
 }
 
 // Values one after another, as f32 and from f32.
@@ -337,14 +469,16 @@ namespace farsight {
 namespace {
 
 constexpr AttentionKernels kAttentionKernels = {
-    {Pack<ElemF32>, Pack<ElemF16>, Pack<ElemBf16>},
     {Widen<ElemF32>, Widen<ElemF16>, Widen<ElemBf16>},
     {Narrow<ElemF32>, Narrow<ElemF16>, Narrow<ElemBf16>},
     Product,
     {ProductOfStored<ElemF32>, ProductOfStored<ElemF16>, ProductOfStored<ElemBf16>},
-    kStoredRows,
-    Turn16,
+    {WidenPooled<ElemF32>, WidenPooled<ElemF16>, WidenPooled<ElemBf16>},
     SoftmaxRows,
+    MergeParts,
+    ShareWeights,
+    MixWeights,
+    BlockSums,
     ExpSum,
     MaxValue,
     BlockMax,

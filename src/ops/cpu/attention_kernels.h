@@ -47,9 +47,17 @@ struct SoftmaxBlock {
   float* keep = nullptr;
 };
 
+// Softmaxes over some tokens each, one a row: the largest score, the sum of 2^(score - largest) and the output
+// [rows][Dp] that belongs to it. Without tokens -infinity and zeros.
+struct SoftmaxParts {
+  float* m = nullptr;
+  float* l = nullptr;
+  float* o = nullptr;
+};
+
 // c[i][0, n) = (keep == null ? 0 : c[i] * keep[i]) + sum over j < k of a[i][j] * b[j][0, n), for i < m, b as it lies in
 // a page, with the arithmetic of AttentionKernels::product. ldb in elements; n is a multiple of 16. Lines of `next`, of
-// the shape of b, are asked for on the way; it is valid memory or b itself.
+// the shape of b, are asked for on the way; it is valid memory or b itself. `packed` has room for n * k floats.
 struct StoredProduct {
   const float* const* a = nullptr;
   float* const* c = nullptr;
@@ -60,25 +68,50 @@ struct StoredProduct {
   int k = 0;
   const float* keep = nullptr;
   const std::byte* next = nullptr;
+  float* packed = nullptr;
+};
+
+// f32: sixteen columns of row j are at x + j * row, the next sixteen `panel` further.
+struct WideMatrix {
+  const float* x = nullptr;
+  int64_t row = 16;
+  int64_t panel = 0;
+};
+
+// Compressed keys and values of neighbouring blocks: a page is [Dp][per_block] keys, then [per_block][Dp] values. There
+// are pages for whole sixteens of entries.
+struct PooledPages {
+  const std::byte* const* pages = nullptr;
+  int per_block = 0;
+  int padded = 0;
+  int first = 0;  // values before this entry are left out
+  int entries = 0;
+  std::byte* woven = nullptr;  // room for keys as they are stored
+  float* keys = nullptr;       // [Dp][entries rounded up to 16]
+  float* values = nullptr;     // [entries - first][Dp]
 };
 
 struct AttentionKernels {
-  // Copies b [k][ldb] of f32, f16 or bf16 (in this order) to out [n / 16][k][16] as f32: one pass in the order of
-  // memory. ldb in elements; n is a multiple of 16.
-  void (*pack[3])(const std::byte* b, int64_t ldb, int n, int k, float* out);
   // n values in a row, of f32, f16 or bf16 (in this order) to f32, and back, rounded to the nearest.
   void (*widen[3])(const std::byte* from, int n, float* to);
   void (*narrow[3])(const float* from, int n, std::byte* to);
-  // c[i][0, n) = (accumulate ? c[i] * keep[i] : 0) + sum over j < k, ascending, of a[i][j] * b[j][0, n), for i < m, b
-  // as packed; a null keep is all ones. One chain of fused multiply-adds an element, so a row's result does not depend
-  // on m.
-  void (*product)(const float* const* a, float* const* c, int m, const float* b, int n, int k, bool accumulate,
+  // c[i][0, n) = (accumulate ? c[i] * keep[i] : 0) + sum over j < k, ascending, of a[i][j] * b[j][0, n), for i < m; n
+  // is a multiple of 16, a null keep is all ones. One chain of fused multiply-adds an element, so a row's result does
+  // not depend on m.
+  void (*product)(const float* const* a, float* const* c, int m, const WideMatrix& b, int n, int k, bool accumulate,
                   const float* keep);
   void (*product_stored[3])(const StoredProduct& p);  // b of f32, f16 or bf16 (in this order)
-  int stored_rows;                                    // m up to which product_stored is the faster one and may be used
-  // out[d * ld + e] = rows[e][d] for e < n, d < k, of 16 bits; both are multiples of 8.
-  void (*turn16)(const std::byte* const* rows, int n, int k, std::byte* out, int64_t ld);
+  void (*widen_pooled[3])(const PooledPages& p);      // of f32, f16 or bf16 (in this order)
   void (*softmax_rows)(const SoftmaxBlock& b);
+  // Rows of `to` become those over the tokens of both, and rows of `part` empty.
+  void (*merge_parts)(const SoftmaxParts& part, const SoftmaxParts& to, int rows, int padded);
+  // top[i] = 2^(top[i] - m[i]) * factor[i], for i < n.
+  void (*share_weights)(float* top, const float* m, const float* factor, int n);
+  // out[i] = sum over g < num, ascending, of share[g] * w[g * stride + i], for i < n; n is a multiple of 16.
+  void (*mix_weights)(const float* w, int64_t stride, const float* share, int num, int n, float* out);
+  // out[b] = sum over i < reach of factors[i] * x[b * per_block + i], for b < blocks; reach is at least per_block.
+  // There are numbers for whole sixteens of blocks, and behind those as many as the last one reaches.
+  void (*block_sums)(const float* x, const float* factors, int reach, int per_block, int blocks, float* out);
   // x = exp(x - max) in place, returns the sum. Any n.
   float (*exp_sum)(float* x, int n, float max);
   float (*max)(const float* x, int n);

@@ -83,21 +83,6 @@ struct CpuAttention::TileWork {
   }
 };
 
-namespace {
-
-// (max, sum, out) += (m, l, o): two softmax parts over disjoint tokens become one. An empty part changes nothing.
-void MergePart(float m, float l, const float* o, int padded, float* max, float* sum, float* out) {
-  if (m == kNone) return;
-  const float top = std::max(*max, m);
-  const float keep = *max == kNone ? 0.0f : std::exp2(*max - top);
-  const float add = std::exp2(m - top);
-  for (int d = 0; d < padded; ++d) out[d] = out[d] * keep + o[d] * add;
-  *sum = *sum * keep + l * add;
-  *max = top;
-}
-
-}  // namespace
-
 CpuAttention::CpuAttention(ThreadPool* pool, Isa isa) : pool_(pool), kernels_(&KernelsFor(isa)) {}
 
 void CpuAttention::SetPool(ThreadPool* pool) {
@@ -219,12 +204,8 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   const int type = TypeIndex(kv.dtype);
   const auto multiply = [&](int m, const std::byte* b, int64_t ldb, int n, int k, const float* keep,
                             const std::byte* next) {
-    if (m <= kernels_->stored_rows) {
-      return kernels_->product_stored[type]({work.a, work.c, m, b, ldb, n, k, keep, next == nullptr ? b : next});
-    }
-    if (next != nullptr) Prefetch(next, static_cast<size_t>(elem * ldb * k));
-    kernels_->pack[type](b, ldb, n, k, work.packed);
-    kernels_->product(work.a, work.c, m, work.packed, n, k, keep != nullptr, keep);
+    const std::byte* soon = next == nullptr ? b : next;
+    kernels_->product_stored[type]({work.a, work.c, m, b, ldb, n, k, keep, soon, work.packed});
   };
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
 
@@ -262,15 +243,7 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
 
   int split = first_block * block_tokens / kAttendSplitTokens;
   const auto close_split = [&] {
-    for (int i = 0; i < queries; ++i) {
-      float* o = work.o + static_cast<int64_t>(i) * padded;
-      if (work.m[i] == kNone) continue;
-      MergePart(work.m[i], work.l[i], o, padded, &work.max_[i], &work.sum_[i],
-                work.total + static_cast<int64_t>(i) * padded);
-      work.m[i] = kNone;
-      work.l[i] = 0;
-      std::fill(o, o + padded, 0.0f);
-    }
+    kernels_->merge_parts({work.m, work.l, work.o}, {work.max_, work.sum_, work.total}, queries, padded);
   };
   const auto page_of = [&](int r, int32_t block) {
     return kv.Page(PhysicalBlock(p.rows, p.rows.row_seq[tile.first_row + r], block), head);
@@ -452,8 +425,8 @@ void CpuAttention::Attend(const AttendParams& p) {
         std::copy_n(from + 2, padded, work.total);
       }
       for (int s = 0; s < splits; ++s) {
-        const float* part = partial(s, t, h / group, h % group);
-        MergePart(part[0], part[1], part + 2, padded, &work.max_[0], &work.sum_[0], work.total);
+        float* part = partial(s, t, h / group, h % group);
+        kernels_->merge_parts({part, part + 1, part + 2}, {work.max_, work.sum_, work.total}, 1, padded);
       }
       finish(t, h / group, h % group, work.total, work.max_[0], work.sum_[0]);
     }

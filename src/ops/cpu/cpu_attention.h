@@ -12,8 +12,9 @@ namespace farsight {
 struct AttentionKernels;  // function table of one instruction set, in attention_kernels.h
 
 // Pages: keys [D][B], so that a product with a query runs over tokens; values [B][D rounded up to 16].
-// Pooled keys: f32 [B / stride][D], importances behind them. Compressed keys, then values: [B / stride][D rounded up to
-// 16] each. Sketches: centre [D] f32, scales [B] f32, then codes by 32 tokens (attention_kernels.h).
+// Pooled keys: f32 [B / stride][D], importances behind them. Compressed keys [D rounded up to 16][B / stride], then
+// values [B / stride][D rounded up to 16]. Sketches: centre [D] f32, scales [B] f32, then codes by 32 tokens
+// (attention_kernels.h).
 class CpuAttention {
  public:
   // `pool` outlives this object or is replaced by SetPool; isa is concrete and available.

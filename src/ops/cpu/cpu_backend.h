@@ -18,7 +18,7 @@ struct OpKernels;  // function table of one instruction set, in op_kernels.h
 
 class CpuBackend {
  public:
-  static constexpr uint32_t kPageLayout = 2;
+  static constexpr uint32_t kPageLayout = 3;
   using Matrix = CpuMatrix;
 
   // Isa::kBest takes the best set this processor has. A set it does not have is refused by name.

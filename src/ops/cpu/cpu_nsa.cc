@@ -14,6 +14,9 @@ namespace farsight {
 namespace {
 
 constexpr int kMaxDim = 256;
+constexpr int kHotQueries = 24;
+constexpr int kParts = 16;                      // of a tile's scratch, at most
+constexpr int kMaxReach = 2 * kMaxBlockTokens;  // units that a block shares with windows
 constexpr float kLog2e = 1.44269504f;
 constexpr float kMasked = -1e30f;  // a score far below any other
 
@@ -32,24 +35,12 @@ void Turn(const SummaryView& s, int position, bool back, float* x) {
   }
 }
 
+// Floats in whole lines of 64 bytes.
+int64_t Lines(int64_t floats) { return (floats + 15) / 16 * 16; }
+
 // How many stride-long units a window shares with a block when it starts `offset` units after it.
 int SharedUnits(int offset, int per_block, int units) {
   return std::max(0, std::min(units - 1, per_block - 1 - offset) - std::max(0, -offset) + 1);
-}
-
-// scores[b]: the masses of the windows that block b meets, each by the units that both share.
-void BlockMasses(const float* mass, int windows, int blocks, int per_block, int units, float* scores) {
-  float shared[2 * kMaxBlockTokens];
-  for (int i = 0; i < per_block + units - 1; ++i) {
-    shared[i] = static_cast<float>(SharedUnits(i - units + 1, per_block, units));
-  }
-  for (int b = 0; b < blocks; ++b) {
-    const int before = b * per_block - units + 1;  // the first window that reaches into the block
-    const int end = std::min(per_block + units - 1, windows - before);
-    float sum = 0;
-    for (int i = std::max(0, -before); i < end; ++i) sum += shared[i] * mass[before + i];
-    scores[b] = sum;
-  }
 }
 
 }  // namespace
@@ -88,7 +79,7 @@ void CpuAttention::CompressWindow(const SummariseParams& p, int seq, int head, i
   }
   const int per_block = kv.block_tokens / s.stride;
   for (int i = 0; i < padded; ++i) {
-    StoreKv(kv.dtype, page, static_cast<int64_t>(entry) * padded + i, i < d ? keys[i] : 0.0f);
+    StoreKv(kv.dtype, page, static_cast<int64_t>(i) * per_block + entry, i < d ? keys[i] : 0.0f);
     StoreKv(kv.dtype, page, static_cast<int64_t>(per_block + entry) * padded + i, i < d ? values[i] : 0.0f);
   }
 }
@@ -97,6 +88,9 @@ void CpuAttention::CompressWindow(const SummariseParams& p, int seq, int head, i
 // kPooledBlocks blocks, with a softmax that runs over the groups as attention's does over blocks; so a row's result
 // does not depend on the tile. Entry e of block b, counted through, is window b * (B / stride) + e - skip, as in
 // PooledProducts.
+//
+// What a block is worth to a row is the sum over its heads of the weights of the windows that reach into it, each by
+// the units that both share.
 //
 // Scratch: weights [groups][queries][entries of a group], then as BlockScratch, then what `take` hands out.
 void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int head, float* scratch) const {
@@ -109,8 +103,6 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   const int per_block = kv.block_tokens / s.stride;
   const int skip = s.kernel / s.stride - 1;
   const int seq = p.rows.row_seq[tile.first_row];
-  const int64_t elem = ElemBytes(kv.dtype);
-  const int type = TypeIndex(kv.dtype);
   const int chunk = kPooledBlocks * per_block;  // entries of a group of blocks
   const auto windows_of = [&](int row) { return std::max(0, (p.rows.positions[row] + 1) / s.stride - skip); };
   const int most = windows_of(tile.first_row + tile.num_rows - 1);
@@ -118,11 +110,12 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   const int chunks = (entries + chunk - 1) / chunk;
 
   float* scores = BlockScratch(kv.block_tokens, scratch);
-  float* free = scores + 4 * static_cast<int64_t>(limits_.max_blocks);
-  const auto take = [&free](int64_t n) { return std::exchange(free, free + n); };  // pointers first, for their places
+  // Every part begins with a line: a vector that lies in two costs two.
+  float* free = scratch + Lines(scores - scratch + 4 * static_cast<int64_t>(limits_.max_blocks));
+  const auto take = [&free](int64_t n) { return std::exchange(free, free + Lines(n)); };
   auto** a = reinterpret_cast<const float**>(take(2 * static_cast<int64_t>(queries)));
   auto** c = reinterpret_cast<float**>(take(2 * static_cast<int64_t>(queries)));
-  auto** rows = reinterpret_cast<const std::byte**>(take(2 * static_cast<int64_t>(chunk)));
+  auto** pages = reinterpret_cast<const std::byte**>(take(2 * int64_t{kPooledBlocks}));
   float* q = take(static_cast<int64_t>(queries) * padded);
   float* o = take(static_cast<int64_t>(queries) * padded);
   float* m = take(queries);
@@ -131,16 +124,14 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   auto* owner = reinterpret_cast<int*>(take(queries));
   auto* count = reinterpret_cast<int*>(take(queries));
   float* tops = take(static_cast<int64_t>(chunks) * queries);  // the largest score known after each group
-  float* mass = take(static_cast<int64_t>(chunks) * chunk);    // of the windows of a row
-  float* panels = take(static_cast<int64_t>(chunk) * padded);
-  auto* keys = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));  // of a group, [padded][chunk]
-  auto* values = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));  // [chunk][padded]
-  const int64_t row_bytes = padded * elem;
-  const auto multiply = [&](int num, const std::byte* b, int64_t ldb, int n, int depth, const float* by) {
-    if (num <= kernels_->stored_rows) return kernels_->product_stored[type]({a, c, num, b, ldb, n, depth, by, b});
-    kernels_->pack[type](b, ldb, n, depth, panels);
-    kernels_->product(a, c, num, panels, n, depth, by != nullptr, by);
-  };
+  // The masses of a row's windows, with zeros behind them as far as a block's sum may read.
+  const int last_blocks = p.rows.positions[tile.first_row + tile.num_rows - 1] / kv.block_tokens + 1;
+  const int reach = per_block + skip;
+  const int64_t masses = WholePools(last_blocks) * per_block + reach;
+  float* mass = take(masses);
+  float* keys = take(static_cast<int64_t>(chunk) * padded);
+  float* values = take(static_cast<int64_t>(chunk) * padded);
+  auto* woven = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));
 
   for (int i = 0; i < queries; ++i) {
     const float* from =
@@ -159,44 +150,38 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     // The first `skip` entries of a sequence are never windows and were never written.
     const int hidden = k == 0 ? skip : 0;
     int owners = 0;
-    for (int i = 0; i < queries; ++i) {
-      const int visible = windows_of(tile.first_row + i / group) + skip - first;
+    for (int r = 0; r < tile.num_rows; ++r) {
+      const int visible = windows_of(tile.first_row + r) + skip - first;
       if (visible <= hidden) continue;
-      a[owners] = q + static_cast<int64_t>(i) * padded;
-      c[owners] = scratch + (static_cast<int64_t>(k) * queries + i) * chunk;
-      owner[owners] = i;
-      count[owners++] = std::min(visible, chunk);
+      for (int i = r * group; i < (r + 1) * group; ++i, ++owners) {
+        a[owners] = q + static_cast<int64_t>(i) * padded;
+        c[owners] = scratch + (static_cast<int64_t>(k) * queries + i) * chunk;
+        owner[owners] = i;
+        count[owners] = std::min(visible, chunk);
+      }
     }
     // Entries that no window ends in yet hold whatever was there; they are behind every row's windows. So are those
     // that fill up the last sixteen.
     const int columns = (end - first + 15) / 16 * 16;
-    for (int b = first / per_block; b * per_block < end; ++b) {
-      const std::byte* page = page_of(b);
-      const int at = b * per_block - first;
-      const int n = std::min(per_block, end - b * per_block);
-      for (int e = 0; e < n; ++e) rows[at + e] = page + e * row_bytes;
-      std::memcpy(values + at * row_bytes, page + per_block * row_bytes, static_cast<size_t>(n * row_bytes));
-      if (b + kPooledBlocks < num_blocks) Prefetch(page_of(b + kPooledBlocks), s.page_bytes);
+    for (int b = 0; b * per_block < columns; ++b) {
+      pages[b] = page_of(std::min(first / per_block + b, num_blocks - 1));
+      const int ahead = first / per_block + b + kPooledBlocks;
+      if (ahead < num_blocks) Prefetch(page_of(ahead), s.page_bytes);
     }
-    std::fill(rows + (end - first), rows + columns, rows[end - first - 1]);
-    if (elem == 2) {
-      kernels_->turn16(rows, columns, padded, keys, chunk);
-    } else {
-      for (int e = 0; e < columns; ++e) {
-        for (int j = 0; j < padded; ++j) {
-          std::memcpy(keys + (static_cast<int64_t>(j) * chunk + e) * elem, rows[e] + j * elem, sizeof(float));
-        }
+    kernels_->widen_pooled[TypeIndex(kv.dtype)]({pages, per_block, padded, hidden, end - first, woven, keys, values});
+    // So many queries at a time that what belongs to them stays in the first cache.
+    for (int i = 0; i < owners; i += kHotQueries) {
+      const int n = std::min(kHotQueries, owners - i);
+      kernels_->product(a + i, c + i, n, {keys, columns, 16}, columns, padded, false, nullptr);
+      for (int j = i; j < i + n; ++j) std::fill(c[j], c[j] + hidden, kMasked);
+      kernels_->softmax_rows({c + i, count + i, owner + i, n, columns, m, l, keep});
+      for (int j = i; j < i + n; ++j) {
+        a[j] = c[j] + hidden;
+        c[j] = o + static_cast<int64_t>(owner[j]) * padded;
       }
+      kernels_->product(a + i, c + i, n, {values, padded, 16}, padded, end - first - hidden, true, keep);
     }
-    multiply(owners, keys, chunk, columns, padded, nullptr);
-    for (int i = 0; i < owners; ++i) std::fill(c[i], c[i] + hidden, kMasked);
-    kernels_->softmax_rows({c, count, owner, owners, columns, m, l, keep});
     std::copy_n(m, queries, tops + static_cast<int64_t>(k) * queries);
-    for (int i = 0; i < owners; ++i) {
-      a[i] = c[i] + hidden;
-      c[i] = o + static_cast<int64_t>(owner[i]) * padded;
-    }
-    multiply(owners, values + hidden * padded * elem, padded, padded, end - first - hidden, keep);
   }
   for (int i = 0; i < queries; ++i) {
     const float inverse = l[i] > 0 || std::isnan(l[i]) ? 1.0f / l[i] : 0.0f;
@@ -206,23 +191,24 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     for (int j = 0; j < d; ++j) out[j] = from[j] * inverse;
     l[i] = inverse;
   }
+  float* shares = tops;  // of a group's weights in those of the whole
+  for (int k = 0; k < chunks; ++k) kernels_->share_weights(tops + static_cast<int64_t>(k) * queries, m, l, queries);
+  float factors[kMaxReach];
+  FS_CHECK(reach <= kMaxReach, "a window is not many blocks long");
+  for (int i = 0; i < reach; ++i) factors[i] = static_cast<float>(SharedUnits(i - skip, per_block, skip + 1));
   for (int r = 0; r < tile.num_rows; ++r) {
     const int row = tile.first_row + r;
     if (NeedsScores(p, row)) {
-      const int windows = windows_of(row);
-      for (int k = 0; k * chunk < windows + skip; ++k) {
-        const int n = std::min(chunk, windows + skip - k * chunk);
-        float* to = mass + static_cast<int64_t>(k) * chunk;
-        for (int g = 0; g < group; ++g) {
-          const int i = r * group + g;
-          const int64_t at = static_cast<int64_t>(k) * queries + i;
-          const float share = std::exp2(tops[at] - m[i]) * l[i];
-          const float* weight = scratch + at * chunk;
-          for (int e = 0; e < n; ++e) to[e] = (g == 0 ? 0.0f : to[e]) + share * weight[e];
-        }
+      const int seen = windows_of(row) == 0 ? 0 : windows_of(row) + skip;
+      std::fill(mass, mass + masses, 0.0f);
+      for (int k = 0; k * chunk < seen; ++k) {
+        const int64_t at = static_cast<int64_t>(k) * queries + r * group;
+        const int n = (std::min(chunk, seen - k * chunk) + 15) / 16 * 16;
+        kernels_->mix_weights(scratch + at * chunk, chunk, shares + at, group, n,
+                              mass + static_cast<int64_t>(k) * chunk);
       }
-      std::fill(mass, mass + std::min(skip, windows + skip), 0.0f);
-      BlockMasses(mass + skip, windows, p.rows.positions[row] / kv.block_tokens + 1, per_block, skip + 1, scores);
+      std::fill(mass, mass + std::min(skip, seen), 0.0f);
+      kernels_->block_sums(mass, factors, reach, per_block, p.rows.positions[row] / kv.block_tokens + 1, scores);
     }
     PickBlocks(p, row, head, scores, scores + limits_.max_blocks);
   }
@@ -234,7 +220,8 @@ int64_t CpuAttention::PooledFloats(const OpLimits& l) {
   const int64_t padded = PaddedDim(l.head_dim);
   const int64_t entries = static_cast<int64_t>(kPooledBlocks) * l.block_tokens;
   const int64_t chunks = (l.max_blocks + kPooledBlocks - 1) / kPooledBlocks;
-  return queries * (2 * padded + 9 + chunks) + chunks * entries + entries * (3 * padded + 2);
+  return queries * (2 * padded + 9 + chunks) + chunks * entries + kMaxReach + entries * 3 * padded + 2 * kPooledBlocks +
+         kParts * 16;
 }
 
 void CpuAttention::GateBranches(const GateBranchesParams& p) {

@@ -341,7 +341,7 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
       PackPooled(page_of(first + b), per_block, d, b * per_block, panels);
     }
     for (int i = 0; i < queries; ++i) c[i] = scratch + i * stride + static_cast<int64_t>(first) * per_block;
-    kernels_->product(a, c, queries, panels, columns, d, false, nullptr);
+    kernels_->product(a, c, queries, {panels, 16, 16 * int64_t{d}}, columns, d, false, nullptr);
   }
 }
 

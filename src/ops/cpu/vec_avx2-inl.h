@@ -9,8 +9,6 @@
 
 #define FS_INLINE inline __attribute__((always_inline))
 
-#include "ops/cpu/turn8-inl.h"
-
 namespace farsight {
 namespace {
 
@@ -38,15 +36,29 @@ struct Vec {
     const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
   }
-  static FS_INLINE F TimesPowerOfTwo(F a, F whole) { return Mul(a, PowerOfTwo(whole)); }
+  static FS_INLINE F Floor(F a) { return _mm256_floor_ps(a); }
+  static FS_INLINE F Fraction(F a) { return Sub(a, Floor(a)); }
+  static FS_INLINE F TimesPowerOfFloor(F y, F a) { return Mul(y, PowerOfTwo(Floor(a))); }
   static FS_INLINE float Sum(F a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     s = _mm_add_ss(s, _mm_shuffle_ps(s, s, 1));
     return _mm_cvtss_f32(s);
   }
-  static FS_INLINE void Turn8(const uint8_t* const* rows, int64_t at, uint8_t* out, int64_t stride) {
-    Turn8Rows(rows, at, out, stride);
+  static FS_INLINE void Weave(const uint8_t* const* pages, int64_t at, uint8_t* out, int64_t stride) {
+    for (int d = 0; d < 8; d += 2, out += 2 * stride) {
+      __m128i x[4];
+      for (int e = 0; e < 4; ++e) x[e] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(pages[e] + at + 8 * d));
+      auto* even = reinterpret_cast<__m128i*>(out);
+      auto* odd = reinterpret_cast<__m128i*>(out + stride);
+      _mm_storeu_si128(even, _mm_unpacklo_epi64(x[0], x[1]));
+      _mm_storeu_si128(even + 1, _mm_unpacklo_epi64(x[2], x[3]));
+      _mm_storeu_si128(odd, _mm_unpackhi_epi64(x[0], x[1]));
+      _mm_storeu_si128(odd + 1, _mm_unpackhi_epi64(x[2], x[3]));
+    }
+  }
+  static FS_INLINE F PairSums(F a, F b) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(_mm256_hadd_ps(a, b)), 0xd8));
   }
   static FS_INLINE float Largest(F a) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -54,6 +66,17 @@ struct Vec {
     s = _mm_max_ss(s, _mm_shuffle_ps(s, s, 1));
     return _mm_cvtss_f32(s);
   }
+
+  // Four vectors become one of pairs, then of fours, then the quarters of that meet.
+  template <class Fn>
+  static FS_INLINE __m128 Meet(const F (&x)[4], Fn fn) {
+    const F ab = fn(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+    const F cd = fn(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+    const F all = fn(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+    return _mm256_castps256_ps128(fn(all, _mm256_permute2f128_ps(all, all, 1)));
+  }
+  static FS_INLINE void Sums(const F (&x)[4], float* out) { _mm_storeu_ps(out, Meet(x, Add)); }
+  static FS_INLINE void Tops(const F (&x)[4], float* out) { _mm_storeu_ps(out, Meet(x, Max)); }
 
   static FS_INLINE F LoadF32(const uint8_t* p) { return _mm256_loadu_ps(reinterpret_cast<const float*>(p)); }
   static FS_INLINE F LoadF16(const uint8_t* p) {

@@ -14,8 +14,6 @@
 
 #define FS_INLINE inline __attribute__((always_inline))
 
-#include "ops/cpu/turn8-inl.h"
-
 namespace farsight {
 namespace {
 
@@ -44,12 +42,44 @@ struct Vec {
     const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(whole), _mm512_set1_epi32(127));
     return _mm512_castsi512_ps(_mm512_slli_epi32(e, 23));
   }
-  static FS_INLINE F TimesPowerOfTwo(F a, F whole) { return _mm512_scalef_ps(a, whole); }
+  static FS_INLINE F Fraction(F a) { return _mm512_reduce_ps(a, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+  static FS_INLINE F TimesPowerOfFloor(F y, F a) { return _mm512_scalef_ps(y, a); }
   static FS_INLINE float Sum(F a) { return _mm512_reduce_add_ps(a); }
-  static FS_INLINE void Turn8(const uint8_t* const* rows, int64_t at, uint8_t* out, int64_t stride) {
-    Turn8Rows(rows, at, out, stride);
+  static FS_INLINE void Weave(const uint8_t* const* pages, int64_t at, uint8_t* out, int64_t stride) {
+    const __m512i a = _mm512_loadu_si512(pages[0] + at), b = _mm512_loadu_si512(pages[1] + at);
+    const __m512i c = _mm512_loadu_si512(pages[2] + at), d = _mm512_loadu_si512(pages[3] + at);
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11);
+    const __m512i last = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    const auto store = [&](__m512i ab, __m512i cd, int row) {  // rows row, row + 2, row + 4, row + 6
+      const __m512i x = _mm512_permutex2var_epi64(ab, first, cd);
+      const __m512i y = _mm512_permutex2var_epi64(ab, last, cd);
+      const auto to = [&](int r) { return reinterpret_cast<__m256i*>(out + (row + r) * stride); };
+      _mm256_storeu_si256(to(0), _mm512_castsi512_si256(x));
+      _mm256_storeu_si256(to(2), _mm512_extracti64x4_epi64(x, 1));
+      _mm256_storeu_si256(to(4), _mm512_castsi512_si256(y));
+      _mm256_storeu_si256(to(6), _mm512_extracti64x4_epi64(y, 1));
+    };
+    store(_mm512_unpacklo_epi64(a, b), _mm512_unpacklo_epi64(c, d), 0);
+    store(_mm512_unpackhi_epi64(a, b), _mm512_unpackhi_epi64(c, d), 1);
+  }
+  static FS_INLINE F PairSums(F a, F b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    return _mm512_add_ps(_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b));
   }
   static FS_INLINE float Largest(F a) { return _mm512_reduce_max_ps(a); }
+
+  // As with eight lanes, and halves before quarters.
+  template <class Fn>
+  static FS_INLINE __m128 Meet(const F (&x)[4], Fn fn) {
+    const F ab = fn(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+    const F cd = fn(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+    F all = fn(_mm512_shuffle_ps(ab, cd, 0x44), _mm512_shuffle_ps(ab, cd, 0xee));
+    all = fn(all, _mm512_shuffle_f32x4(all, all, 0x4e));
+    return _mm512_castps512_ps128(fn(all, _mm512_shuffle_f32x4(all, all, 0xb1)));
+  }
+  static FS_INLINE void Sums(const F (&x)[4], float* out) { _mm_storeu_ps(out, Meet(x, Add)); }
+  static FS_INLINE void Tops(const F (&x)[4], float* out) { _mm_storeu_ps(out, Meet(x, Max)); }
 
   static FS_INLINE F LoadF32(const uint8_t* p) { return _mm512_loadu_ps(p); }
   static FS_INLINE F LoadF16(const uint8_t* p) {

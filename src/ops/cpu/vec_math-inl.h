@@ -37,20 +37,19 @@ FS_INLINE Vec::F Exp(Vec::F x) {
   return Vec::Mul(y, Vec::PowerOfTwo(n));
 }
 
-// 2^x for x <= 0, 1e-38 below -126; NaN stays NaN. 2^n times a polynomial of degree 6 in the remaining half power
-// (relative error 2e-8).
+// 2^x for x <= 0, 1e-38 below -126; NaN stays NaN. 2^floor(x) times a polynomial of degree 6 in what is left (relative
+// error 2e-8, none in whole x).
 FS_INLINE Vec::F Exp2Below(Vec::F x) {
   x = Vec::Max(Vec::Set(-126.0f), x);
-  const Vec::F n = Vec::Round(x);
-  const Vec::F r = Vec::Sub(x, n);
-  Vec::F y = Vec::Set(1.54614449e-4f);
-  y = Vec::MulAdd(y, r, Vec::Set(1.3400428e-3f));
-  y = Vec::MulAdd(y, r, Vec::Set(9.61805694e-3f));
-  y = Vec::MulAdd(y, r, Vec::Set(5.55032715e-2f));
-  y = Vec::MulAdd(y, r, Vec::Set(0.240226507f));
-  y = Vec::MulAdd(y, r, Vec::Set(0.693147182f));
+  const Vec::F r = Vec::Fraction(x);
+  Vec::F y = Vec::Set(2.16129149e-4f);
+  y = Vec::MulAdd(y, r, Vec::Set(1.2467847e-3f));
+  y = Vec::MulAdd(y, r, Vec::Set(9.67545155e-3f));
+  y = Vec::MulAdd(y, r, Vec::Set(5.54852821e-2f));
+  y = Vec::MulAdd(y, r, Vec::Set(0.240229309f));
+  y = Vec::MulAdd(y, r, Vec::Set(0.693147063f));
   y = Vec::MulAdd(y, r, Vec::Set(1.0f));
-  return Vec::TimesPowerOfTwo(y, n);
+  return Vec::TimesPowerOfFloor(y, x);
 }
 
 // e^x for x <= 0, as a softmax needs it: the rounding of x log2 e adds an error of |x| e^x 2^-24, at most 3e-8 of the

@@ -78,17 +78,32 @@ struct Vec {
       return __builtin_bit_cast(float, (e + 127) << 23);
     });
   }
-  static FS_INLINE F TimesPowerOfTwo(F a, F whole) { return Mul(a, PowerOfTwo(whole)); }
-  // out[d][e] = rows[e][d] for 8 rows of 8 channels of 16 bits; rows of out are `stride` bytes apart.
-  static FS_INLINE void Turn8(const uint8_t* const* rows, int64_t at, uint8_t* out, int64_t stride) {
+  static FS_INLINE F Floor(F a) {
+    return MapF([&](int i) { return __builtin_floorf(a.v[i]); });
+  }
+  static FS_INLINE F Fraction(F a) { return Sub(a, Floor(a)); }                            // at most 1, by rounding
+  static FS_INLINE F TimesPowerOfFloor(F y, F a) { return Mul(y, PowerOfTwo(Floor(a))); }  // a in [-126, 127]
+  // Eight rows of 32 bytes, `stride` apart: row d is the d-th 8 bytes from `at` on of each of four pages.
+  static FS_INLINE void Weave(const uint8_t* const* pages, int64_t at, uint8_t* out, int64_t stride) {
     for (int d = 0; d < 8; ++d) {
-      for (int e = 0; e < 8; ++e) __builtin_memcpy(out + d * stride + 2 * e, rows[e] + at + 2 * d, 2);
+      for (int e = 0; e < 4; ++e) __builtin_memcpy(out + d * stride + 8 * e, pages[e] + at + 8 * d, 8);
     }
+  }
+  // The sums of neighbours: 8 of a, then 8 of b.
+  static FS_INLINE F PairSums(F a, F b) {
+    return MapF([&](int i) { return i < 8 ? a.v[2 * i] + a.v[2 * i + 1] : b.v[2 * i - 16] + b.v[2 * i - 15]; });
   }
   static FS_INLINE float Sum(F a) {
     float s = 0;
     for (int i = 0; i < 16; ++i) s += a.v[i];
     return s;
+  }
+  // The sums and the largest values of four vectors. Which of the four a vector is changes nothing in its result.
+  static FS_INLINE void Sums(const F (&x)[4], float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = Sum(x[i]);
+  }
+  static FS_INLINE void Tops(const F (&x)[4], float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = Largest(x[i]);
   }
 
   static FS_INLINE float Largest(F a) {  // any lane where one is NaN
