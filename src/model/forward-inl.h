@@ -457,10 +457,11 @@ class Forward final : public ModelRunner {
     const int t = rows.num_rows;
 
     Norm(x, h, w.attn_norm, t);
-    Apply(w.qkv, h, c_.hidden, q, qkv_width_, t, 1.0, false);
     if (l == 0 && Forecasts(0)) ForecastFor(0, h, t);
     if (Forecasts(l + 1)) ForecastFor(l + 1, h, t);
     if (FromInputBefore(l + 1)) QueriesFor(l + 1, h, t);
+    if (tiered_ != nullptr) FS_RETURN_IF_ERROR(RequestEarly(l, batch, rows, any_selects));
+    Apply(w.qkv, h, c_.hidden, q, qkv_width_, t, 1.0, false);
     if (IsNsa()) {
       const int64_t gates = int64_t{3} * c_.heads;
       Apply(w.branch_gate, h, c_.hidden, gates_.template as<float>(), gates, t, 1.0, false);
@@ -537,10 +538,15 @@ class Forward final : public ModelRunner {
   }
 
   // In forward_tiers-inl.h. PlanLayer tells the tiers what layer l attends to; its list is known. PlanAhead opens and
-  // plans layer l while the one before computes, where its list is known by then.
+  // plans layer l while the one before computes, where its list is known by then. RequestEarly has the reads of what
+  // layer l's input alone chooses under way before layer l computes anything from it.
   void PlanLayer(int l, const Batch& batch, bool any_selects);
+  Status RequestEarly(int l, const Batch& batch, const RowBatch& rows, bool any_selects);
   Status PlanAhead(int l, const Batch& batch, const RowBatch& rows, bool any_selects);
   Status AttendInWindows(int l, const Batch& batch, const RowBatch& rows, bool any_selects);
+  void SubmitBeside() {
+    b_.Beside([](void* tiers, int) { static_cast<KvTiers*>(tiers)->Submit(); }, &tiered_->tiers());
+  }
 
   float Scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(c_.head_dim))); }
 

@@ -67,12 +67,27 @@ void Forward<B>::PlanLayer(int l, const Batch& batch, bool any_selects) {
 
 template <Backend B>
 Status Forward<B>::PlanAhead(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
-  if (!o_.tiers.lookahead || l >= c_.layers) return OkStatus();
+  if (!o_.tiers.lookahead || l >= c_.layers || tiered_->Planned(l)) return OkStatus();
   const bool lists = Selects(static_cast<size_t>(l)) && any_selects;
   if (lists && !Inherits(l) && !(KnownEarly(l) && early_)) return OkStatus();
   FS_RETURN_IF_ERROR(OpenLayer(l, batch));
   if (lists && !Inherits(l)) Select(l, rows, nullptr, any_selects);
   PlanLayer(l, batch, any_selects);
+  return OkStatus();
+}
+
+template <Backend B>
+Status Forward<B>::RequestEarly(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
+  if (!early_ || !any_selects) return OkStatus();
+  const auto request = [&](int target) {
+    FS_RETURN_IF_ERROR(PlanAhead(target, batch, rows, any_selects));
+    return tiered_->StartWindow(target, 0);
+  };
+  if (l == 0 && Forecasts(0)) FS_RETURN_IF_ERROR(request(0));
+  // A layer in windows keeps the memory of the next one's until its last.
+  const bool whole = tiered_->Planned(l) && tiered_->NumWindows(l) == 1;
+  if (whole && KnownEarly(l + 1)) FS_RETURN_IF_ERROR(request(l + 1));
+  SubmitBeside();
   return OkStatus();
 }
 
@@ -89,7 +104,7 @@ Status Forward<B>::AttendInWindows(int l, const Batch& batch, const RowBatch& ro
       if (tiered_->Planned(l + 1)) FS_RETURN_IF_ERROR(tiered_->StartWindow(l + 1, 0));
     }
     FS_RETURN_IF_ERROR(tiered_->AwaitWindow(l, w));
-    b_.BesideAttend([](void* tiers, int) { static_cast<KvTiers*>(tiers)->Submit(); }, &tiered_->tiers());
+    SubmitBeside();
     AttendPart(l, rows, any_selects, tiered_->FirstBlock(l, w), tiered_->EndBlock(l, w));
     tiered_->FinishWindow(l, w);
   }

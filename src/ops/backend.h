@@ -43,8 +43,8 @@ concept Backend = requires(B b, const B cb, Buffer& buffer, const Buffer& const_
   {b.Summarise(SummariseParams{})};
   {b.Select(SelectParams{})};
   {b.ShareLists(ShareListsParams{})};
-  // Calls the function once, on any thread, beside the Attend that follows, which returns after it.
-  {b.BesideAttend([](void*, int) {}, static_cast<void*>(nullptr))};
+  // Calls the function once, on any thread, beside an op that follows, at the latest before the next Attend returns.
+  {b.Beside([](void*, int) {}, static_cast<void*>(nullptr))};
   {b.Attend(AttendParams{})};
   {b.GateBranches(GateBranchesParams{})};
   {b.CopyBlock(CopyBlockParams{})};

@@ -45,7 +45,7 @@ class CpuBackend {
   void AppendKv(const AppendKvParams& p) { attention_->AppendKv(p); }
   void Summarise(const SummariseParams& p) { attention_->Summarise(p); }
   void Select(const SelectParams& p) { attention_->Select(p); }
-  void BesideAttend(ThreadPool::Call call, void* ctx) {
+  void Beside(ThreadPool::Call call, void* ctx) {
     if (num_threads() == 1) {
       call(ctx, 0);
     } else {

@@ -48,7 +48,7 @@ class RefBackend {
   void AppendKv(const AppendKvParams& p);
   void Summarise(const SummariseParams& p);
   void Select(const SelectParams& p);
-  void BesideAttend(void (*call)(void* ctx, int thread), void* ctx) { call(ctx, 0); }
+  void Beside(void (*call)(void* ctx, int thread), void* ctx) { call(ctx, 0); }
   void Attend(const AttendParams& p);
   static size_t AttendCarryBytes(int num_heads, int head_dim);
   void ShareLists(const ShareListsParams& p) { ShareListsOnHost(p); }
