@@ -60,10 +60,21 @@ class Attend(torch.autograd.Function):
 
 
 def attend(q, k, v, T, mode, c, lists=None):
-    """(output [N, H, D], log2 of the normaliser [N, H])"""
+    """(output [N, H, D], log2 of the normaliser [N, H]); ALL has no normaliser: nothing asks for it"""
     if on_plain(q):
         return plain.attend(q, k, v, T, mode, c, lists)
+    if mode == ALL:
+        return attend_all(q, k, v, T), None
     return Attend.apply(q, k, v, T, mode, c, lists)
+
+
+def attend_all(q, k, v, T):
+    """Plain causal attention, by the library's kernels: long dense rows are what they are made for."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel  # not in the PyTorch that rehearses on a CPU
+    q, k, v = (x.view(-1, T, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+    with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
+        o = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return o.transpose(1, 2).reshape(-1, *o.shape[1::2])
 
 
 @torch.no_grad()

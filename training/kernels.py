@@ -1,10 +1,10 @@
-"""Triton kernels of the trainer: one attention family with four masks, block scores, selection, and the teacher of the
+"""Triton kernels of the trainer: one attention family with three masks, block scores, selection, and the teacher of the
 block scores. All token tensors are flattened to [N = sequences * T, heads, channels].
 
 A program handles a tile of BQ queries of one KV head with all G query heads of its group: BQ * G rows of one product.
 Keys come in pieces of BN (= the selection block). With TRITON_INTERPRET=1 the same kernels run on a CPU, slowly.
 
-Masks (MODE): 0 sliding window, 1 compressed windows, 2 selected blocks, 3 all earlier tokens.
+Masks (MODE): 0 sliding window, 1 compressed windows, 2 selected blocks.
 Names: CL, CD window length and stride of the compressed keys; SL selection flags [BH, block, query]; LST, CNT blocks of
 a query tile; LST2, CNT2 the inverse, query tiles of a block; sc2 the score scale times log2(e).
 """
@@ -20,10 +20,8 @@ def _mask(qi, kk, sv, W, TK, MODE: tl.constexpr, CL: tl.constexpr, CD: tl.conste
         ok = (kk <= qi) & (kk > qi - W)
     elif MODE == 1:
         ok = (kk * CD + (CL - 1) <= qi) & (kk < TK)
-    elif MODE == 2:
-        ok = (kk <= qi) & (sv != 0)
     else:
-        ok = kk <= qi
+        ok = (kk <= qi) & (sv != 0)
     return ok
 
 
@@ -40,10 +38,8 @@ def _qrange(
     elif MODE == 1:
         nv = tl.maximum(qe - (CL - 1) + CD, 0) // CD
         hi = (nv + BN - 1) // BN
-    elif MODE == 2:
-        hi = tl.load(CNT + bhnt)
     else:
-        hi = qe // BN + 1
+        hi = tl.load(CNT + bhnt)
     return lo, hi
 
 
@@ -220,10 +216,8 @@ def dkv_k(
         hi = tl.minimum((j * BN + BN + W - 2) // BQ + 1, nt)
     elif MODE == 1:
         lo = (j * BN * CD + CL - 1) // BQ
-    elif MODE == 2:
-        hi = tl.load(CNT2 + bh * NB + j)
     else:
-        lo = (j * BN) // BQ
+        hi = tl.load(CNT2 + bh * NB + j)
     for i in range(lo, hi):
         t = i
         if MODE == 2:
