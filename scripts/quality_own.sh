@@ -35,16 +35,14 @@ likelihood() {
   done
 }
 
+# Rounds of `processes` seeds over all steps; a line is a result's name and its arguments.
 plan() {
-  first=${seeds% *} last=${seeds#* }
-  while [ "$first" -le "$last" ]; do
-    end=$((first + processes - 1))
-    [ "$end" -le "$last" ] || end=$last
+  seq $seeds | xargs -n "$processes" | while read -r round; do
     for step in $steps; do
       for model in $models; do
         name=$(basename "$model" .gguf)
-        [ "$step" != wide ] || [ "$first" != "${seeds% *}" ] || likelihood
-        for seed in $(seq "$first" "$end"); do
+        [ "$step" != wide ] || [ "${round%% *}" != "${seeds% *}" ] || likelihood
+        for seed in $round; do
           case $step in
             needle:*)
               n=${step#*:}
@@ -61,7 +59,6 @@ plan() {
         done
       done
     done
-    first=$((end + 1))
   done
 }
 

@@ -37,13 +37,10 @@ done
 
 # Rounds of `processes` seeds over all steps; a line is a result's name and its arguments.
 plan() {
-  first=${seeds% *} last=${seeds#* }
-  while [ "$first" -le "$last" ]; do
-    end=$((first + processes - 1))
-    [ "$end" -le "$last" ] || end=$last
+  seq $seeds | xargs -n "$processes" | while read -r round; do
     for step in $steps; do
       n=${step#*:}
-      for seed in $(seq "$first" "$end"); do
+      for seed in $round; do
         case $step in
           needle:*)
             echo "needle.$n.$seed needle --form question --lengths $n --depths $depths --samples 1 --seed $seed -m $model $policies$hay" ;;
@@ -53,7 +50,6 @@ plan() {
         esac
       done
     done
-    first=$((end + 1))
   done
 }
 
