@@ -5,24 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
+#include "engine/testing/requests.h"
 #include "engine/testing/tiny_model.h"
 #include "io/testing/temp_dir.h"
 
 namespace farsight {
 namespace {
 
+using testing::Ask;
 using testing::kKvHeads;
 using testing::kVocab;
+using testing::Prompt;
 using testing::TinyModel;
-
-std::vector<int32_t> Prompt(int n, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out;
-  for (int i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(rng() % 256));
-  return out;
-}
 
 class EngineTest : public ::testing::Test {
  protected:
@@ -37,13 +32,6 @@ class EngineTest : public ::testing::Test {
     auto engine = Engine::Create(model, o);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     return std::move(*engine);
-  }
-  static Request Ask(std::vector<int32_t> prompt, int64_t n) {
-    Request r;
-    r.prompt = std::move(prompt);
-    r.max_new_tokens = n;
-    r.ignore_eos = true;
-    return r;
   }
   static std::vector<int32_t> Tokens(Engine& engine, std::vector<int32_t> prompt, int64_t n) {
     auto c = engine.Generate(Ask(std::move(prompt), n));

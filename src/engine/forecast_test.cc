@@ -2,11 +2,9 @@
 // pairs of paths on random projections.
 #include <gtest/gtest.h>
 
-#include <map>
-#include <random>
-
 #include "engine/model_impl.h"
 #include "engine/testing/random_forecast.h"
+#include "engine/testing/requests.h"
 #include "engine/testing/tiny_model.h"
 #include "farsight/engine.h"
 #include "io/gguf.h"
@@ -20,18 +18,10 @@ using testing::kDim;
 using testing::kHidden;
 using testing::kKvHeads;
 using testing::kLayers;
+using testing::Prefill;
+using testing::Prompt;
 
-struct Outcome {
-  std::map<int64_t, std::vector<float>> logits;
-  std::map<std::pair<int64_t, int>, std::vector<std::vector<int32_t>>> blocks;
-};
-
-std::vector<int32_t> Prompt(int n, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out;
-  for (int i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(rng() % 256));
-  return out;
-}
+using Outcome = testing::PrefillOutcome;
 
 class ForecastTest : public ::testing::Test {
  protected:
@@ -67,21 +57,6 @@ class ForecastTest : public ::testing::Test {
     auto engine = Engine::Create(model, o);
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     return engine.ok() ? std::move(engine).value() : nullptr;
-  }
-
-  static Outcome Prefill(Engine& engine, const std::vector<int32_t>& tokens) {
-    Outcome out;
-    Request r;
-    r.prompt = tokens;
-    r.max_new_tokens = 0;
-    r.decode_from = 0;
-    r.on_logits = [&](int64_t p, std::span<const float> l) { out.logits[p].assign(l.begin(), l.end()); };
-    r.on_blocks = [&](const BlockTrace& t) {
-      auto& heads = out.blocks[{t.position, t.layer}];
-      for (const auto& ids : t.blocks) heads.emplace_back(ids.begin(), ids.end());
-    };
-    EXPECT_TRUE(engine.Generate(std::move(r)).ok());
-    return out;
   }
 
   std::string Save(const std::shared_ptr<Model>& model, const Forecast& f) {

@@ -5,23 +5,21 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/testing/requests.h"
 #include "farsight/engine.h"
 
 namespace farsight {
 namespace {
 
 using Json = nlohmann::json;
-using Lists = std::map<std::pair<int64_t, int>, std::vector<std::vector<int32_t>>>;  // (position, layer) -> heads
 
 const std::string kRoot = FARSIGHT_SOURCE_DIR;
 
-struct Outcome {
-  std::map<int64_t, std::vector<float>> logits;
-  Lists blocks;
-};
+using Outcome = testing::PrefillOutcome;
+using testing::Ask;
+using testing::Prefill;
 
 Json Golden(const std::string& name) {
   std::ifstream in(kRoot + "/training/golden/" + name + ".json");
@@ -42,22 +40,6 @@ std::unique_ptr<Engine> MakeEngine(const std::shared_ptr<Model>& model, int chun
   auto engine = Engine::Create(model, o);
   EXPECT_TRUE(engine.ok()) << engine.status().message();
   return std::move(*engine);
-}
-
-Outcome Prefill(Engine& engine, const std::vector<int32_t>& tokens) {
-  Outcome out;
-  Request r;
-  r.prompt = tokens;
-  r.max_new_tokens = 0;
-  r.decode_from = 0;  // every row counts, so that its lists are told
-  r.on_logits = [&](int64_t p, std::span<const float> l) { out.logits[p].assign(l.begin(), l.end()); };
-  r.on_blocks = [&](const BlockTrace& t) {
-    auto& heads = out.blocks[{t.position, t.layer}];
-    for (const auto& ids : t.blocks) heads.emplace_back(ids.begin(), ids.end());
-  };
-  const auto done = engine.Generate(std::move(r));
-  EXPECT_TRUE(done.ok()) << done.status().message();
-  return out;
 }
 
 class TinySparse : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
@@ -124,11 +106,7 @@ TEST(SparsePaths, ACacheCutAnywhereGoesOnAsIfFresh) {
     const auto tokens = Tokens(name);
     const auto model = Load(kRoot + "/training/golden/" + std::string(name) + ".gguf", false);
     const auto generate = [&](Engine& engine, std::span<const int32_t> prompt) {
-      Request r;
-      r.prompt.assign(prompt.begin(), prompt.end());
-      r.max_new_tokens = 40;
-      r.ignore_eos = true;
-      return *engine.Generate(std::move(r));
+      return *engine.Generate(Ask({prompt.begin(), prompt.end()}, 40));
     };
     const auto reused = MakeEngine(model, 128, 1024, KvType::kF16);
     for (const int shared : {1, 15, 16, 31, 32, 33, 47, 63, 64, 65, 100, 127, 128, 200, 400, 699}) {
@@ -155,13 +133,7 @@ TEST(SparsePaths, SeveralSequencesAreEachAsAlone) {
   ASSERT_TRUE(made.ok());
   const auto engine = std::move(*made);
   std::vector<std::vector<int32_t>> together(5);
-  const auto request = [&](int i) {
-    Request r;
-    r.prompt.assign(tokens.begin() + i, tokens.begin() + 30 + 120 * i);
-    r.max_new_tokens = 25;
-    r.ignore_eos = true;
-    return r;
-  };
+  const auto request = [&](int i) { return Ask({tokens.begin() + i, tokens.begin() + 30 + 120 * i}, 25); };
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(engine->Submit(request(i), [&, i](Completion c) { together[static_cast<size_t>(i)] = c.tokens; }).ok());
   }

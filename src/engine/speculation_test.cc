@@ -3,12 +3,15 @@
 
 #include <random>
 
+#include "engine/testing/requests.h"
 #include "engine/testing/tiny_model.h"
 #include "farsight/engine.h"
 #include "io/testing/temp_dir.h"
 
 namespace farsight {
 namespace {
+
+using testing::Ask;
 
 const std::string kGolden = FARSIGHT_SOURCE_DIR "/training/golden/";
 
@@ -58,10 +61,7 @@ class Speculation : public ::testing::Test {
     Outcome out;
     out.tokens.resize(5);
     for (int i = 0; i < 5; ++i) {
-      Request r;
-      r.prompt = Quoting(20 + 97 * i, static_cast<uint32_t>(i));
-      r.max_new_tokens = 70 - i;
-      r.ignore_eos = true;
+      Request r = Ask(Quoting(20 + 97 * i, static_cast<uint32_t>(i)), 70 - i);
       r.sampling = sampling;
       r.sampling.seed = static_cast<uint64_t>(40 + i);
       EXPECT_TRUE(engine
@@ -171,10 +171,7 @@ TEST_F(Speculation, TheCacheAfterwardsIsThatOfTheText) {
     const std::unique_ptr<Engine> engine = std::move(made).value();
     std::vector<int32_t> text = Quoting(150, 9);
     for (int turn = 0; turn < 12; ++turn) {
-      Request r;
-      r.prompt = text;
-      r.max_new_tokens = 1 + static_cast<int64_t>(rng() % 30);
-      r.ignore_eos = true;
+      const Request r = Ask(text, 1 + static_cast<int64_t>(rng() % 30));
       const auto warm = engine->Generate(r);
       ASSERT_TRUE(warm.ok());
       if (turn > 0) {
@@ -191,10 +188,7 @@ TEST_F(Speculation, TheCacheAfterwardsIsThatOfTheText) {
 
 TEST_F(Speculation, StopsAndLimitsInsideADraftHold) {
   const auto model = Load(dir_.Write("llama.gguf", testing::TinyModel("llama")));
-  Request r;
-  r.prompt = Quoting(60, 1);
-  r.max_new_tokens = 40;
-  r.ignore_eos = true;
+  Request r = Ask(Quoting(60, 1), 40);
   EngineOptions plain = Options(Drafting::kOff, 1, nullptr);
   const auto whole = (*Engine::Create(model, plain))->Generate(r);
   ASSERT_TRUE(whole.ok());
@@ -231,10 +225,7 @@ TEST_F(Speculation, OneEngineDraftsInEveryWayInTurn) {
   auto made = Engine::Create(model, options);
   ASSERT_TRUE(made.ok());
   const std::unique_ptr<Engine> engine = std::move(made).value();
-  Request r;
-  r.prompt = Quoting(200, 4);
-  r.max_new_tokens = 40;
-  r.ignore_eos = true;
+  Request r = Ask(Quoting(200, 4), 40);
   ASSERT_TRUE(engine->SetDrafting(Options(Drafting::kOff, 1, nullptr)).ok());
   const auto plain = engine->Generate(r);
   ASSERT_TRUE(plain.ok());

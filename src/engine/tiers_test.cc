@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <random>
 
 #include "engine/model_impl.h"
 #include "engine/testing/random_forecast.h"
+#include "engine/testing/requests.h"
 #include "engine/testing/tiny_model.h"
 #include "farsight/engine.h"
 #include "io/testing/fake_async_file.h"
@@ -15,12 +15,8 @@
 namespace farsight {
 namespace {
 
-std::vector<int32_t> Prompt(int n, uint32_t seed) {
-  std::mt19937 rng(seed);
-  std::vector<int32_t> out;
-  for (int i = 0; i < n; ++i) out.push_back(static_cast<int32_t>(rng() % 256));
-  return out;
-}
+using testing::Ask;
+using testing::Prompt;
 
 // A model with options for it; every path of attention is one of these.
 struct Case {
@@ -108,13 +104,6 @@ class TiersTest : public ::testing::Test {
     std::vector<int32_t> tokens;
     bool operator==(const Run&) const = default;
   };
-  static Request Ask(std::vector<int32_t> prompt, int64_t n) {
-    Request r;
-    r.prompt = std::move(prompt);
-    r.max_new_tokens = n;
-    r.ignore_eos = true;
-    return r;
-  }
   static Run Generate(Engine& engine, const std::vector<int32_t>& prompt, int64_t n) {
     Run run;
     Request all = Ask(prompt, n);
