@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the shape of the tree: layers, file lists, file sizes. Prints the include matrix; exits 1 on a fault."""
+"""Checks the shape of the tree: layers, file lists, file sizes, files that documents name. Prints the include matrix; exits 1 on a fault."""
 import pathlib
 import re
 import sys
@@ -62,6 +62,19 @@ for path in sorted(list(SRC.rglob("*.cc")) + list((ROOT / "tests").rglob("*.cc")
         folder = folder.parent
     if path.name not in (folder / "CMakeLists.txt").read_text():
         faults.append(f"{path.relative_to(ROOT)} is in no CMakeLists.txt")
+
+# Every file that a document names exists; "a.{h,cc}" names two.
+for path in sorted(list(ROOT.glob("*.md")) + list((ROOT / "docs").rglob("*.md"))):
+    text = path.read_text()
+    named = re.findall(r"`((?:src|include|tests|scripts|bench|tools|fuzz|examples|training)/[\w./{},-]+)[` ]", text)
+    for name in named:
+        stem, _, ends = name.partition("{")
+        for end in ends.rstrip("}").split(","):
+            if not (ROOT / (stem + end)).exists():
+                faults.append(f"{path.relative_to(ROOT)} names {stem + end}, which does not exist")
+    for link in re.findall(r"\]\(([\w./-]+)\)", text):
+        if not (path.parent / link).exists():
+            faults.append(f"{path.relative_to(ROOT)} links to {link}, which does not exist")
 
 names = list(LAYER)
 print("include matrix (row includes column):")
