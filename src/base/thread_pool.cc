@@ -1,5 +1,6 @@
 #include "base/thread_pool.h"
 
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -14,9 +15,16 @@ constexpr int kSpins = 20000;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads) {
+ThreadPool::ThreadPool(int num_threads) {
   FS_CHECK(num_threads >= 1, "a pool has at least one thread");
-  for (int t = 1; t < num_threads; ++t) workers_.emplace_back([this, t] { Work(t); });
+  // Workers look at num_threads_ only after they were given work.
+  for (; num_threads_ < num_threads; ++num_threads_) {
+    try {
+      workers_.emplace_back([this, t = num_threads_] { Work(t); });
+    } catch (const std::system_error&) {
+      return;
+    }
+  }
 }
 
 ThreadPool::~ThreadPool() {

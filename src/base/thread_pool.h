@@ -14,7 +14,7 @@ namespace farsight {
 
 class ThreadPool {
  public:
-  // num_threads >= 1 counts the calling thread; num_threads - 1 workers are started.
+  // num_threads >= 1 counts the calling thread; num_threads - 1 workers are started, fewer where the system refuses.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -61,7 +61,7 @@ class ThreadPool {
   void Dispatch(Call call, void* ctx);
   void Work(int thread);
 
-  const int num_threads_;
+  int num_threads_ = 1;
   Call call_ = nullptr;
   void* ctx_ = nullptr;
   Call aside_ = nullptr;
