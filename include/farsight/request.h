@@ -66,6 +66,7 @@ struct Completion {
   std::vector<TokenLogprobs> logprobs;  // one for each token when asked for
 
   int64_t prompt_tokens = 0;
+  int64_t read_tokens = 0;    // of the prompt, those in the cache included: all, unless it ended before
   int64_t cached_tokens = 0;  // of the prompt, taken from an earlier sequence's cache
   double prefill_seconds = 0;
   double decode_seconds = 0;

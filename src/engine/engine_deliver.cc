@@ -173,6 +173,7 @@ void Engine::Impl::Finish(Job* job, FinishReason reason, Status status) {
   c.finish_reason = reason;
   c.status = std::move(status);
   c.prompt_tokens = job->sequence.prompt_tokens;
+  c.read_tokens = job->progress;
   c.kv_bytes = static_cast<int64_t>(job->sequence.cache.blocks().size()) * runner->bytes_per_block();
   const auto now = Clock::now();
   if (job->started_once) {

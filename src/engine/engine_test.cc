@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "engine/testing/requests.h"
 #include "engine/testing/tiny_model.h"
@@ -208,15 +210,60 @@ TEST_F(EngineTest, CancellingOneRequestLeavesTheOthers) {
   auto engine = Make(model, o);
   std::vector<int32_t> kept;
   FinishReason reason = FinishReason::kStop;
+  int64_t read = 0;
   ASSERT_TRUE(engine->Submit(Ask(Prompt(50, 1), 30), [&](Completion c) { kept = c.tokens; }).ok());
-  auto doomed = engine->Submit(Ask(Prompt(70, 2), 500), [&](Completion c) { reason = c.finish_reason; });
+  auto doomed = engine->Submit(Ask(Prompt(70, 2), 500), [&](const Completion& c) {
+    reason = c.finish_reason;
+    read = c.read_tokens;
+  });
   ASSERT_TRUE(doomed.ok());
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(engine->Step().ok());
   engine->Cancel(*doomed);
   engine->Cancel(*doomed + 77);
   while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
   EXPECT_EQ(reason, FinishReason::kCancelled);
+  EXPECT_EQ(read, 70);
   EXPECT_EQ(kept, alone);
+}
+
+TEST_F(EngineTest, ACancelledReadingTellsHowFarItCame) {
+  const auto engine = Make(Load("llama"), {.prefill_chunk = 16});
+  Completion done;
+  const auto id = engine->Submit(Ask(Prompt(70, 2), 5), [&](Completion c) { done = std::move(c); });
+  ASSERT_TRUE(id.ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine->Step().ok());
+  engine->Cancel(*id);
+  while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
+  EXPECT_EQ(done.finish_reason, FinishReason::kCancelled);
+  EXPECT_EQ(done.read_tokens, 32);
+  EXPECT_EQ(done.prompt_tokens, 70);
+}
+
+TEST_F(EngineTest, ARequestWhoseLogitsAreNoNumberEndsAlone) {
+  constexpr int kBroken = 77;
+  auto loaded = Model::Load(dir_.Write("broken.gguf", TinyModel("llama", false, kBroken)), {.threads = 2});
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  std::vector<int32_t> good = Prompt(50, 1), bad = Prompt(60, 2);
+  std::replace(good.begin(), good.end(), kBroken, kBroken + 1);
+  bad.back() = kBroken;
+  EngineOptions o;
+  o.max_sequences = 2;
+  const auto ask = [&](std::vector<int32_t> prompt) {
+    Request r = Ask(std::move(prompt), 30);
+    r.sampling.logit_bias = {{kBroken, -std::numeric_limits<float>::infinity()}};
+    return r;
+  };
+  const auto alone = Make(*loaded, o)->Generate(ask(good));
+  ASSERT_TRUE(alone.ok()) << alone.status().message();
+  const auto engine = Make(*loaded, o);
+  Completion kept, failed;
+  ASSERT_TRUE(engine->Submit(ask(good), [&](Completion c) { kept = std::move(c); }).ok());
+  ASSERT_TRUE(engine->Submit(ask(bad), [&](Completion c) { failed = std::move(c); }).ok());
+  while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
+  EXPECT_EQ(failed.finish_reason, FinishReason::kError);
+  EXPECT_NE(failed.status.message().find("logit"), std::string::npos) << failed.status.message();
+  EXPECT_TRUE(failed.tokens.empty());
+  EXPECT_EQ(kept.tokens, alone->tokens);
 }
 
 TEST_F(EngineTest, BadRequestsAreRefusedWithBothNumbers) {

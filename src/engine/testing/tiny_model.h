@@ -25,8 +25,8 @@ inline std::string Random(std::mt19937& rng, int64_t n, float scale, float centr
 
 // A model of one family with 256 byte tokens and three control tokens; large weights, so that tokens differ clearly.
 // `frozen`: no layer changes the residual stream, all have the same norm, and the query heads of a group are one: what
-// a layer selects can then be known from the layer before.
-inline std::string TinyModel(const std::string& arch, bool frozen = false) {
+// a layer selects can then be known from the layer before. `broken_token`: one whose embedding is no number.
+inline std::string TinyModel(const std::string& arch, bool frozen = false, int broken_token = -1) {
   GgufWriter w;
   std::mt19937 rng(11);
   w.String("general.architecture", arch);
@@ -71,7 +71,13 @@ inline std::string TinyModel(const std::string& arch, bool frozen = false) {
   const auto vector = [&](const std::string& name, int64_t n, float centre) {
     w.AddTensor(name, DType::kF32, {n}, Random(rng, n, frozen ? 0.0f : 0.1f, centre));
   };
-  matrix("token_embd.weight", kVocab, kHidden, 8.0f);
+  std::string embedding = Random(rng, int64_t{kVocab} * kHidden, 8.0f / std::sqrt(static_cast<float>(kHidden)));
+  if (broken_token >= 0) {  // of its own, so that other tokens' logits stay numbers
+    embedding.replace(static_cast<size_t>(broken_token * kHidden) * 4, size_t{kHidden} * 4, size_t{kHidden} * 4,
+                      '\xff');
+    matrix("output.weight", kVocab, kHidden);
+  }
+  w.AddTensor("token_embd.weight", DType::kF32, {kVocab, kHidden}, embedding);
   vector("output_norm.weight", kHidden, 1);
   for (int l = 0; l < kLayers; ++l) {
     const std::string p = "blk." + std::to_string(l) + ".";
