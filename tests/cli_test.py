@@ -3,10 +3,12 @@
 
 usage: cli_test.py FARSIGHT MAKE_TINY_MODEL
 """
+import html
 import json
 import os
 import pathlib
 import random
+import re
 import resource
 import signal
 import struct
@@ -45,6 +47,18 @@ class Cli(unittest.TestCase):
         for word in words:
             self.assertIn(word, p.stderr)
 
+    def start(self, *args):
+        """The program, once it minds Ctrl-C."""
+        p = subprocess.Popen([FARSIGHT, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             cwd=self.dir, encoding="utf-8", errors="replace")
+        for _ in range(1000):
+            caught = [line for line in pathlib.Path(f"/proc/{p.pid}/status").read_text().splitlines()
+                      if line.startswith("SigCgt")]
+            if int(caught[0].split()[1], 16) >> (signal.SIGINT - 1) & 1:
+                break
+            time.sleep(0.01)
+        return p
+
     def test_answer_on_stdout_summary_on_stderr(self):
         p = self.run_cli("run", "-m", self.model, "-p", "hello", "-n", "5", "--ignore-eos")
         self.assertEqual(p.returncode, 0, p.stderr)
@@ -67,13 +81,22 @@ class Cli(unittest.TestCase):
         self.assertIn("cannot be used: ", self.run_cli("inspect", "-m", str(path)).stdout)
         self.refused("run", "-m", str(path), "-p", "x", "--chat", words=("chat template", "import"))
 
+    def test_what_a_file_says_steers_no_terminal_and_stays_one_line(self):
+        text = lambda s: struct.pack("<Q", len(s)) + s
+        for name, words in ((b"evil\x1b[31m\nfarsight: two\xc2\x9b", ("evil?[31m?farsight: two??",)),
+                            (b"x" * 100000, ("xx ... xx", "is not supported"))):
+            value = text(b"general.architecture") + struct.pack("<I", 8) + text(name)
+            (self.dir / "evil.gguf").write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + value)
+            self.refused("inspect", "-m", "evil.gguf", words=words)
+            self.assertLess(len(self.run_cli("inspect", "-m", "evil.gguf").stderr), 1100)
+
     def test_json_has_the_promised_keys(self):
         p = self.run_cli("run", "-m", self.model, "-f", "text.txt", "-p", "so", "-n", "7", "--ignore-eos", "--json",
                          "--attention", "sketch", "--top-k-blocks", "4", "--local-window", "64", "--logprobs", "2")
         self.assertEqual(p.returncode, 0, p.stderr)
         j = json.loads(p.stdout)
         for key in ("text", "token_ids", "prompt_tokens", "generated_tokens", "finish_reason", "prefill_seconds",
-                    "decode_seconds", "kv_bytes", "blocks_held", "blocks_read",
+                    "decode_seconds", "kv_bytes", "blocks_held", "blocks_read", "read_tokens",
                     "select_seconds", "peak_memory_bytes"):
             self.assertIn(key, j)
         self.assertEqual(j["prompt_tokens"], 22 * 40 + 2 + 2)
@@ -172,6 +195,14 @@ class Cli(unittest.TestCase):
         self.refused("inspect", "-m", "no-such-model", words=("no-such-model", "models"))
         self.refused("inspect", "-m", "/no/such/file.gguf", words=("/no/such/file.gguf",))
 
+    def test_help_shows_the_defaults(self):
+        for command, words in (("run", ("INT=24", "FLOAT=0", "TEXT=f16", "INT=512")), ("bench", ("512", "128", "md")),
+                               ("eval", ("TEXT=md",))):
+            p = self.run_cli(command, "--help")
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            for word in words:
+                self.assertIn(word, p.stdout)
+
     def test_every_mistake_gets_one_sentence(self):
         m = ("-m", self.model)
         self.refused("run", *m, code=2, words=("nothing to read",))
@@ -201,16 +232,53 @@ class Cli(unittest.TestCase):
         self.refused(code=2, words=("run", "chat", "--help"))
         self.refused("eval", *m, "guess", "-f", "text.txt", code=2, words=("guess",))
         self.refused("bench", *m, "-o", "xml", code=2, words=("xml",))
+        for command in (("bench",), ("eval", "needle")):
+            for flag, value in (("--attention", "dense,psychic"), ("--sparse-phase", "never"), ("--kv-type", "q9")):
+                self.refused(*command, "-m", "absent", flag, value, code=2, words=(value.split(",")[-1],))
+        self.refused("bench", *m, "--kv-memory", "all,much", code=2, words=("much",))
+        self.refused("eval", "needle", *m, "-o", "xml", code=2, words=("xml",))
+        self.refused("eval", "needle", *m, "--form", "poem", code=2, words=("poem",))
         self.refused("trace-view", "text.txt", words=("trace",))
 
     def test_output_that_cannot_be_written_is_an_error(self):
         for args in (("run", "-p", "x", "-n", "3"), ("run", "-p", "x", "-n", "3", "--json"), ("inspect",),
-                     ("tokenize", "-p", "x"), ("bench", "-p", "16", "-n", "0", "-r", "1")):
+                     ("tokenize", "-p", "x"), ("tokenize", "-p", "word " * 9000), ("inspect", "--tensors"), ("bench", "-p", "16", "-n", "0", "-r", "1")):
             with open("/dev/full", "wb") as full:
                 p = subprocess.run([FARSIGHT, args[0], "-m", self.model, *args[1:]], stdout=full,
                                    stderr=subprocess.PIPE, cwd=self.dir, encoding="utf-8", timeout=60)
             self.assertEqual(p.returncode, 1, p.stderr)
             self.assertIn("could not be written", p.stderr)
+
+    def test_streams_that_are_closed_or_full_end_nothing_badly(self):
+        run = (FARSIGHT, "run", "-m", self.model, "-p", "x", "-n", "3", "--ignore-eos")
+        wanted = subprocess.run(run, capture_output=True, cwd=self.dir).stdout
+        shell = lambda redirection, *args: subprocess.run(
+            ["sh", "-c", f'"$@" {redirection}', "sh", *(args or run)], capture_output=True, cwd=self.dir, timeout=60)
+        for redirection in ("2>&-", "2>/dev/full"):
+            p = shell(redirection)
+            self.assertEqual((p.returncode, p.stdout), (0, wanted))
+            self.assertEqual(shell(redirection, FARSIGHT, "run", "-m", "absent", "-p", "x").returncode, 1)
+        p = shell(">&-", *run, "--session", "closed.kv")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(b"could not be written", p.stderr)
+        self.assertIn("0 broken", self.run_cli("session", "verify", "closed.kv").stdout)
+        p = shell("<&-", *run[:4], "-f", "-")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(b"cannot read standard input", p.stderr)
+
+    def test_fewer_threads_where_the_system_refuses_more(self):
+        args = ("run", "-m", self.model, "-p", "x", "-n", "9", "--ignore-eos", "--json")
+        wanted = json.loads(self.run_cli(*args).stdout)
+
+        def limit():  # stacks of a gigabyte, of which two fit
+            resource.setrlimit(resource.RLIMIT_STACK, (1 << 30, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+            resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+
+        p = subprocess.run([FARSIGHT, *args, "-t", "16"], capture_output=True, cwd=self.dir, preexec_fn=limit, timeout=60)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        got = json.loads(p.stdout)
+        self.assertLess(got["threads"], 16)
+        self.assertEqual(got["token_ids"], wanted["token_ids"])
 
     def test_damaged_models_are_refused(self):
         good = pathlib.Path(self.model).read_bytes()
@@ -231,6 +299,16 @@ class Cli(unittest.TestCase):
         page = (self.dir / p.stdout.strip()).read_text()
         self.assertIn("All work and no play", page)
         self.assertNotIn("http", page)
+        answer = page[page.index('<div id="answer">'):page.index("</div>", page.index('<div id="answer">'))]
+        self.assertEqual(html.unescape(re.sub("<[^>]*>", "", answer)), "".join(trace["generated"]))
+        for name, damaged in (("kind", {"format": 3}), ("bare", {"format": "farsight-trace"}),
+                              ("blocks", {**trace, "blocks": 7}), ("words", {**trace, "generated": [1, 2, 3, 4]}),
+                              ("heads", {**trace, "steps": [{"visible_blocks": 1, "layers": [{"heads": [["x"]]}]}]})):
+            (self.dir / "damaged.json").write_text(json.dumps(damaged))
+            self.refused("trace-view", "damaged.json", words=("damaged.json",))
+        trace["steps"] = [{"visible_blocks": 1 << 60, "layers": []}]
+        (self.dir / "long.json").write_text(json.dumps(trace))
+        self.assertEqual(self.run_cli("trace-view", "long.json").returncode, 0)
 
     def test_bench_and_eval_print_numbers(self):
         p = self.run_cli("bench", "-m", self.model, "-p", "64", "-n", "8", "-d", "0,128", "-r", "1", "-o", "json",
@@ -321,6 +399,21 @@ class Cli(unittest.TestCase):
             time.sleep(0.1)
         p.communicate()
         self.assertEqual(p.returncode, 130)
+
+    def test_interrupt_ends_every_kind_of_waiting(self):
+        (self.dir / "long.txt").write_text("All work and no play. " * 150)
+        reading = ("run", "-m", self.model, "-f", "long.txt", "--reference", "--prefill-chunk", "16", "-n", "1")
+        for args, words in ((reading, " of 3300 tokens"), (("run", "-m", self.model, "-f", "-"), "standard input"),
+                            (("chat", "-m", self.model), ""),
+                            (("bench", "-m", self.model, "-p", "4000", "-r", "900"), "interrupted")):
+            p = self.start(*args)
+            time.sleep(0.3)
+            p.send_signal(signal.SIGINT)
+            p.wait(timeout=30)  # with its standard input open
+            out, error = p.communicate()
+            self.assertEqual(p.returncode, 130, (args, error))
+            self.assertIn(words, error)
+            self.assertEqual(out.strip(), "")
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ class Bencher {
     r.prompt = tokens;
     r.max_new_tokens = 0;
     const double select = engine_.stats().select_seconds;
-    FS_ASSIGN_OR_RETURN(const Completion c, engine_.Generate(std::move(r)));
+    FS_ASSIGN_OR_RETURN(const Completion c, Read(std::move(r)));
     Timed t;
     t.seconds = c.prefill_seconds;
     t.select_seconds = engine_.stats().select_seconds - select;
@@ -176,14 +176,18 @@ class Bencher {
   }
 
  private:
+  StatusOr<Completion> Read(Request request) {
+    FS_ASSIGN_OR_RETURN(Completion c, Drive(engine_, std::move(request)));
+    if (Interrupted()) return Cancelled("interrupted");
+    return c;
+  }
+
   Status Warm(const std::vector<int32_t>& tokens, int depth) {
     if (depth == 0) return OkStatus();
-    if (Interrupted()) return Cancelled("interrupted");
     Request r;
     r.prompt.assign(tokens.begin(), tokens.begin() + depth);
     r.max_new_tokens = 0;
-    auto c = engine_.Generate(std::move(r));
-    return c.ok() ? OkStatus() : c.status();
+    return Read(std::move(r)).status();
   }
 
   Engine& engine_;
@@ -192,11 +196,10 @@ class Bencher {
 
 void PrintMarkdown(const std::vector<Row>& rows) {
   const bool tiers = std::any_of(rows.begin(), rows.end(), [](const Row& r) { return r.kv_memory > 0; });
-  fmt::print(
-      "| attention | threads | test | tok/s | median | MB/token | share of memory limit | choosing ms/token |{}\n",
+  Say("| attention | threads | test | tok/s | median | MB/token | share of memory limit | choosing ms/token |{}\n",
       tiers ? " KV memory | lookahead | pages missed | file MB/token | waited ms/token | hidden |" : "");
-  fmt::print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |{}\n",
-             tiers ? " ---: | --- | ---: | ---: | ---: | ---: |" : "");
+  Say("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |{}\n",
+      tiers ? " ---: | --- | ---: | ---: | ---: | ---: |" : "");
   for (const Row& r : rows) {
     std::string bytes;
     std::string share;
@@ -204,35 +207,34 @@ void PrintMarkdown(const std::vector<Row>& rows) {
       bytes = fmt::format("{:.1f}", r.bytes / 1e6);
       if (r.bandwidth > 0) share = fmt::format("{:.0f} %", 100 * r.bytes * r.Median() / r.bandwidth);
     }
-    fmt::print("| {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} | {} | {} | {:.3f} |", r.attention, r.n_threads, r.Name(),
-               r.Mean(), r.Deviation(), r.Median(), bytes, share, 1e3 * r.PerToken(r.select_seconds));
-    if (tiers && r.kv_memory == 0) fmt::print(" all | | | | | |");
+    Say("| {} | {} | {} | {:.2f} ± {:.2f} | {:.2f} | {} | {} | {:.3f} |", r.attention, r.n_threads, r.Name(), r.Mean(),
+        r.Deviation(), r.Median(), bytes, share, 1e3 * r.PerToken(r.select_seconds));
+    if (tiers && r.kv_memory == 0) Say(" all | | | | | |");
     if (r.kv_memory > 0) {
-      fmt::print(" {} | {} |", HumanBytes(r.kv_memory), r.lookahead ? "on" : "off");
+      Say(" {} | {} |", HumanBytes(r.kv_memory), r.lookahead ? "on" : "off");
       if (r.n_gen == 0) {
-        fmt::print(" | | | |");
+        Say(" | | | |");
       } else {
         const auto selected = static_cast<double>(r.file.selected);
-        fmt::print(" {:.1f} % | {:.2f} | {:.2f} | {:.0f} % |",
-                   100 * static_cast<double>(r.file.missed) / std::max(selected, 1.0),
-                   r.PerToken(static_cast<double>(r.file.bytes_read)) / 1e6, 1e3 * r.PerToken(r.file.waited_seconds),
-                   100 * r.HiddenShare());
+        Say(" {:.1f} % | {:.2f} | {:.2f} | {:.0f} % |",
+            100 * static_cast<double>(r.file.missed) / std::max(selected, 1.0),
+            r.PerToken(static_cast<double>(r.file.bytes_read)) / 1e6, 1e3 * r.PerToken(r.file.waited_seconds),
+            100 * r.HiddenShare());
       }
     }
-    fmt::print("\n");
+    Say("\n");
   }
 }
 
 void PrintCsv(const std::vector<Row>& rows) {
-  fmt::print(
-      "attention,n_prompt,n_gen,n_depth,n_threads,n_parallel,avg_ts,stddev_ts,median_ts,bytes_token,kv_memory,"
+  Say("attention,n_prompt,n_gen,n_depth,n_threads,n_parallel,avg_ts,stddev_ts,median_ts,bytes_token,kv_memory,"
       "lookahead,"
       "pages_selected,pages_missed,file_bytes_read,waited_seconds,hidden_seconds,select_seconds\n");
   for (const Row& r : rows) {
-    fmt::print("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.0f},{},{},{},{},{},{:.6f},{:.6f},{:.6f}\n", r.attention,
-               r.n_prompt, r.n_gen, r.n_depth, r.n_threads, r.n_parallel, r.Mean(), r.Deviation(), r.Median(), r.bytes,
-               r.kv_memory, r.lookahead ? "on" : "off", r.file.selected, r.file.missed, r.file.bytes_read,
-               r.file.waited_seconds, r.file.hidden_seconds, r.select_seconds);
+    Say("{},{},{},{},{},{},{:.4f},{:.4f},{:.4f},{:.0f},{},{},{},{},{},{:.6f},{:.6f},{:.6f}\n", r.attention, r.n_prompt,
+        r.n_gen, r.n_depth, r.n_threads, r.n_parallel, r.Mean(), r.Deviation(), r.Median(), r.bytes, r.kv_memory,
+        r.lookahead ? "on" : "off", r.file.selected, r.file.missed, r.file.bytes_read, r.file.waited_seconds,
+        r.file.hidden_seconds, r.select_seconds);
   }
 }
 
@@ -265,17 +267,25 @@ void PrintJson(const std::vector<Row>& rows, const Model& model) {
   std::cout << out.dump(2) << "\n";
 }
 
-Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::string& memory, bool lookahead,
-                   int threads, double bandwidth, const std::shared_ptr<Model>& model, std::vector<Row>* rows) {
+// What the flags alone decide.
+StatusOr<EngineOptions> OptionsOf(const BenchArgs& args, const std::string& policy, const std::string& memory) {
   AttentionArgs attention = args.attention;
   attention.policy = policy;
   EngineOptions o;
   FS_ASSIGN_OR_RETURN(o.attention, ToOptions(attention));
-  o.forecast = FindForecast(attention, *model);
   FS_ASSIGN_OR_RETURN(o.kv_type, ParseKvType(args.kv_type));
   if (memory != "all") {
     FS_ASSIGN_OR_RETURN(o.kv_memory, ParseSize(memory, "--kv-memory"));
   }
+  return o;
+}
+
+Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::string& memory, bool lookahead,
+                   int threads, double bandwidth, const std::shared_ptr<Model>& model, std::vector<Row>* rows) {
+  FS_ASSIGN_OR_RETURN(EngineOptions o, OptionsOf(args, policy, memory));
+  AttentionArgs attention = args.attention;
+  attention.policy = policy;
+  o.forecast = FindForecast(attention, *model);
   o.kv_file = args.kv_file;
   o.lookahead = lookahead;
   const int deepest = *std::max_element(args.depth.begin(), args.depth.end());
@@ -337,8 +347,12 @@ Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::
 int Bench(const BenchArgs& args) {
   CatchInterrupt();
   if (args.output != "md" && args.output != "csv" && args.output != "json") {
-    (void)Fail(InvalidArgument("unknown output '" + args.output + "': expected md, csv or json"));
-    return kExitUsage;
+    return FailUsage(InvalidArgument("unknown output '" + args.output + "': expected md, csv or json"));
+  }
+  for (const auto& policy : args.policies) {
+    for (const auto& memory : args.kv_memory) {
+      if (const auto options = OptionsOf(args, policy, memory); !options.ok()) return FailUsage(options.status());
+    }
   }
   auto model = LoadModel(args.model);
   if (!model.ok()) return Fail(model.status());
@@ -358,7 +372,7 @@ int Bench(const BenchArgs& args) {
       }
     }
     if (args.output == "md") {
-      fmt::print(stderr, "{} threads read {:.1f} GB/s from memory\n", t, bandwidth / 1e9);
+      Tell("{} threads read {:.1f} GB/s from memory\n", t, bandwidth / 1e9);
     }
   }
   if (args.output == "md") {

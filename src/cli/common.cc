@@ -1,6 +1,6 @@
 #include "cli/common.h"
 
-#include <fmt/format.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 
 #include "io/env.h"
 
@@ -22,9 +23,40 @@ void OnInterrupt(int) {
 
 }  // namespace
 
+void HoldStandardStreams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) < 0) (void)open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+std::string OneLine(const std::string& text) {
+  constexpr size_t kHead = 700, kTail = 300;  // a long name in the middle gives way
+  const auto byte = [](const std::string& s, size_t i) { return i < s.size() ? static_cast<unsigned char>(s[i]) : 0; };
+  std::string line = text;
+  if (text.size() > kHead + kTail) {
+    size_t head = kHead, tail = text.size() - kTail;
+    while (head > 0 && (byte(text, head) & 0xc0) == 0x80) --head;
+    while ((byte(text, tail) & 0xc0) == 0x80) ++tail;
+    line = text.substr(0, head) + " ... " + text.substr(tail);
+  }
+  for (size_t i = 0; i < line.size(); ++i) {
+    // Control characters of ASCII, and those beyond it, which are two bytes.
+    if (byte(line, i) < 0x20 || byte(line, i) == 0x7f) line[i] = '?';
+    if (byte(line, i) == 0xc2 && byte(line, i + 1) >= 0x80 && byte(line, i + 1) < 0xa0) line[i] = line[i + 1] = '?';
+  }
+  return line;
+}
+
+void Warn(const std::string& sentence) { Tell("farsight: {}\n", OneLine(sentence)); }
+
 int Fail(const Status& status) {
-  fmt::print(stderr, "farsight: {}\n", status.message());
+  Warn(status.message());
   return status.code() == StatusCode::kCancelled ? kExitInterrupted : kExitError;
+}
+
+int FailUsage(const Status& status) {
+  (void)Fail(status);
+  return kExitUsage;
 }
 
 StatusOr<std::string> FindModel(const std::string& name) {
@@ -75,8 +107,7 @@ std::string FindForecast(const AttentionArgs& args, const Model& model) {
   if (beside.size() > 5 && beside.substr(beside.size() - 5) == ".gguf") beside.resize(beside.size() - 5);
   beside += ".forecast.safetensors";
   if (FileExists(beside)) return beside;
-  fmt::print(stderr, "farsight: no Forecast for this model ('{}' does not exist): its own queries choose the blocks\n",
-             beside);
+  Warn("no Forecast for this model ('" + beside + "' does not exist): its own queries choose the blocks");
   return "";
 }
 
@@ -103,7 +134,22 @@ Status SetKv(const KvArgs& args, EngineOptions* options) {
   return OkStatus();
 }
 
-StatusOr<std::string> ReadText(const std::string& path) { return ReadFileToString(path, size_t{1} << 30); }
+StatusOr<Completion> Drive(Engine& engine, Request request) {
+  std::optional<Completion> out;
+  FS_ASSIGN_OR_RETURN(const Engine::Id id,
+                      engine.Submit(std::move(request), [&](Completion c) { out = std::move(c); }));
+  while (!out) {
+    if (Interrupted()) engine.Cancel(id);
+    FS_RETURN_IF_ERROR(engine.Step());
+  }
+  if (out->finish_reason == FinishReason::kError) return out->status;
+  return std::move(*out);
+}
+
+StatusOr<std::string> ReadText(const std::string& path) {
+  if (Interrupted()) return Cancelled("interrupted");
+  return ReadFileToString(path, size_t{1} << 30);
+}
 
 ProgressBar::ProgressBar(std::string label) : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0) {}
 
@@ -124,14 +170,14 @@ void ProgressBar::Update(int64_t done, int64_t total) {
   const int room = width - static_cast<int>(label_.size() + tail.size()) - 4;
   const int cells = std::max(0, std::min(40, room));
   const int full = static_cast<int>(share * cells);
-  fmt::print(stderr, "\r\x1b[K{} [{}{}]{}", label_, std::string(static_cast<size_t>(full), '#'),
-             std::string(static_cast<size_t>(cells - full), ' '), tail);
+  Tell("\r\x1b[K{} [{}{}]{}", label_, std::string(static_cast<size_t>(full), '#'),
+       std::string(static_cast<size_t>(cells - full), ' '), tail);
   std::fflush(stderr);
 }
 
 void ProgressBar::Clear() {
   if (!drawn_) return;
-  fmt::print(stderr, "\r\x1b[K");
+  Tell("\r\x1b[K");
   std::fflush(stderr);
   drawn_ = false;
 }

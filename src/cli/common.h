@@ -2,9 +2,13 @@
 #ifndef FARSIGHT_CLI_COMMON_H_
 #define FARSIGHT_CLI_COMMON_H_
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "farsight/engine.h"
@@ -31,8 +35,29 @@ struct AttentionArgs {
   AttentionOptions values;
 };
 
-// Prints "farsight: <sentence>" to standard error and returns the exit code for it.
+// Closed standard streams get a place that refuses everything, so that no file opened later takes their number.
+void HoldStandardStreams();
+
+// To standard error. Where it is closed or full the words are lost and the work goes on.
+template <typename... T>
+void Tell(fmt::format_string<T...> format, T&&... values) {
+  const std::string text = fmt::format(format, std::forward<T>(values)...);
+  (void)std::fwrite(text.data(), 1, text.size(), stderr);
+}
+// To standard output; whether all of it arrived is asked once, at the end of the program.
+template <typename... T>
+void Say(fmt::format_string<T...> format, T&&... values) {
+  const std::string text = fmt::format(format, std::forward<T>(values)...);
+  (void)std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+// What a file or a model says, as one line of bounded length that steers no terminal.
+std::string OneLine(const std::string& text);
+// "farsight: <sentence>" to standard error, as one line.
+void Warn(const std::string& sentence);
+// Warns of it and returns the exit code for it; FailUsage: that of wrong usage.
 int Fail(const Status& status);
+int FailUsage(const Status& status);
 
 // A path, or the name of a model in $FARSIGHT_MODELS or the repository's models folder (".gguf" may be left out).
 StatusOr<std::string> FindModel(const std::string& name);
@@ -51,6 +76,9 @@ struct KvArgs {
 // A size in bytes with the suffix K, M, G or none, a fraction too: "64M", "1.5G". `flag` is for the message.
 StatusOr<int64_t> ParseSize(const std::string& text, const std::string& flag);
 Status SetKv(const KvArgs& args, EngineOptions* options);
+
+// Submits and steps until the request is done; Ctrl-C cancels it at the next step.
+StatusOr<Completion> Drive(Engine& engine, Request request);
 
 // Reads a text file or standard input ("-"), at most 1 GiB.
 StatusOr<std::string> ReadText(const std::string& path);

@@ -18,14 +18,18 @@ namespace {
 
 using eval::Table;
 
-// Everything a task needs, checked.
-struct Setting {
-  const EvalArgs& args;
-  std::shared_ptr<Model> model;
-  eval::Haystack hay;
+// What the flags alone decide.
+struct Flags {
   std::vector<eval::Variant> variants;
   eval::Format format;
   EngineOptions engine;  // without context and policy
+};
+
+// Everything a task needs, checked.
+struct Setting : Flags {
+  const EvalArgs& args;
+  std::shared_ptr<Model> model;
+  eval::Haystack hay;
 };
 
 StatusOr<std::vector<eval::Variant>> VariantsOf(const EvalArgs& args) {
@@ -40,12 +44,18 @@ StatusOr<std::vector<eval::Variant>> VariantsOf(const EvalArgs& args) {
   return eval::MakeVariants(policies, args.top_k_blocks, args.sketch_bits, options);
 }
 
-StatusOr<Setting> Prepare(const EvalArgs& args) {
+StatusOr<Flags> ParseFlags(const EvalArgs& args) {
   FS_ASSIGN_OR_RETURN(const eval::Format format, eval::ParseFormat(args.json ? "json" : args.output));
   FS_ASSIGN_OR_RETURN(std::vector<eval::Variant> variants, VariantsOf(args));
   EngineOptions engine;
   FS_ASSIGN_OR_RETURN(engine.kv_type, ParseKvType(args.kv_type));
   engine.prefill_chunk = args.prefill_chunk;
+  if (!args.form.empty() && args.form != "question" && args.form != "completion")
+    return InvalidArgument("unknown form '" + args.form + "': expected completion or question");
+  return Flags{std::move(variants), format, std::move(engine)};
+}
+
+StatusOr<Setting> Prepare(const EvalArgs& args, Flags flags) {
   std::vector<std::string> texts;
   for (const auto& file : args.files) {
     FS_ASSIGN_OR_RETURN(std::string text, ReadText(file));
@@ -59,9 +69,9 @@ StatusOr<Setting> Prepare(const EvalArgs& args) {
   if (std::find(args.policies.begin(), args.policies.end(), sparda) != args.policies.end()) {
     AttentionArgs attention = args.attention;
     attention.policy = sparda;
-    engine.forecast = FindForecast(attention, *model);
+    flags.engine.forecast = FindForecast(attention, *model);
   }
-  return Setting{args, std::move(model), std::move(hay), std::move(variants), format, engine};
+  return Setting{std::move(flags), args, std::move(model), std::move(hay)};
 }
 
 std::string ModelName(const Setting& s) {
@@ -111,8 +121,6 @@ StatusOr<eval::Grid> GridOf(const Setting& s, eval::Task task) {
   }
   const bool chat = s.model->info().has_chat_template;
   if (a.form == "question" && !chat) return InvalidArgument("the model has no chat template, so no question form");
-  if (a.form != "" && a.form != "question" && a.form != "completion")
-    return InvalidArgument("unknown form '" + a.form + "': expected completion or question");
   grid.form = a.form == "completion" || !chat ? eval::Form::kCompletion : eval::Form::kQuestion;
   return grid;
 }
@@ -230,12 +238,13 @@ int Eval(const EvalArgs& args) {
   CatchInterrupt();
   const auto task = eval::ParseTask(args.task);
   if (!task.ok() && args.task != "perplexity" && args.task != "compare" && args.task != "bpb") {
-    (void)Fail(
+    return FailUsage(
         InvalidArgument("unknown evaluation '" + args.task +
                         "': expected needle, multikey, multineedle, vartrack, copy, bpb, perplexity or compare"));
-    return kExitUsage;
   }
-  const auto setting = Prepare(args);
+  auto flags = ParseFlags(args);
+  if (!flags.ok()) return FailUsage(flags.status());
+  const auto setting = Prepare(args, std::move(*flags));
   if (!setting.ok()) return Fail(setting.status());
   Status status;
   if (task.ok()) {

@@ -19,22 +19,21 @@ std::string Shape(const std::vector<int64_t>& shape) {
 
 void PrintFacts(const ModelInfo& m) {
   const int64_t kv = 2LL * m.kv_sets * m.kv_heads * m.head_dim * 2 * m.layers;
-  fmt::print("model          {}\n", m.path);
-  if (!m.name.empty()) fmt::print("name           {}\n", m.name);
-  fmt::print("architecture   {}\n", m.architecture);
-  fmt::print("parameters     {:.1f} M\n", static_cast<double>(m.parameters) / 1e6);
-  fmt::print("weights        {} in memory, {} read for each generated token\n", HumanBytes(m.weight_bytes),
-             HumanBytes(m.weight_bytes_token));
-  fmt::print("layers         {}, hidden {}, feed-forward {}\n", m.layers, m.hidden, m.ffn);
-  fmt::print("attention      {} query heads, {} KV heads of {} channels, RoPE {}\n", m.heads, m.kv_heads, m.head_dim,
-             m.rope);
-  fmt::print("context        {} tokens; KV cache {} a token in f16\n", m.context, HumanBytes(kv));
-  fmt::print("trained with   {} attention\n", AttentionPolicyName(m.trained_attention.policy));
-  fmt::print("tokenizer      {}\n", m.tokenizer);
-  fmt::print("chat template  {}\n", m.has_chat_template             ? "yes"
-                                    : m.chat_template_error.empty() ? "no"
-                                                                    : "cannot be used: " + m.chat_template_error);
-  fmt::print("would run on   {}\n", m.backend);
+  Say("model          {}\n", m.path);
+  if (!m.name.empty()) Say("name           {}\n", OneLine(m.name));
+  Say("architecture   {}\n", m.architecture);
+  Say("parameters     {:.1f} M\n", static_cast<double>(m.parameters) / 1e6);
+  Say("weights        {} in memory, {} read for each generated token\n", HumanBytes(m.weight_bytes),
+      HumanBytes(m.weight_bytes_token));
+  Say("layers         {}, hidden {}, feed-forward {}\n", m.layers, m.hidden, m.ffn);
+  Say("attention      {} query heads, {} KV heads of {} channels, RoPE {}\n", m.heads, m.kv_heads, m.head_dim, m.rope);
+  Say("context        {} tokens; KV cache {} a token in f16\n", m.context, HumanBytes(kv));
+  Say("trained with   {} attention\n", AttentionPolicyName(m.trained_attention.policy));
+  Say("tokenizer      {}\n", m.tokenizer);
+  Say("chat template  {}\n", m.has_chat_template             ? "yes"
+                             : m.chat_template_error.empty() ? "no"
+                                                             : "cannot be used: " + OneLine(m.chat_template_error));
+  Say("would run on   {}\n", m.backend);
 }
 
 }  // namespace
@@ -76,7 +75,7 @@ int Inspect(const InspectArgs& args) {
   PrintFacts(m);
   if (args.tensors) {
     for (const auto& t : m.tensors)
-      fmt::print("{:<40} {:<6} {:<20} {}\n", t.name, t.dtype, Shape(t.shape), HumanBytes(t.bytes));
+      Say("{:<40} {:<6} {:<20} {}\n", OneLine(t.name), t.dtype, Shape(t.shape), HumanBytes(t.bytes));
   }
   return kExitOk;
 }
@@ -92,14 +91,14 @@ int Tokenize(const TokenizeArgs& args) {
   }
   const auto tokens = (*model)->Tokenize(text, args.bos, args.special);
   if (args.ids) {
-    for (size_t i = 0; i < tokens.size(); ++i) fmt::print("{}{}", i > 0 ? " " : "", tokens[i]);
-    fmt::print("\n");
+    for (size_t i = 0; i < tokens.size(); ++i) Say("{}{}", i > 0 ? " " : "", tokens[i]);
+    Say("\n");
     return kExitOk;
   }
   for (const int32_t t : tokens) {
-    fmt::print("{:>7}  {}\n", t, Json((*model)->TokenText(t)).dump(-1, ' ', false, Json::error_handler_t::replace));
+    Say("{:>7}  {}\n", t, Json((*model)->TokenText(t)).dump(-1, ' ', false, Json::error_handler_t::replace));
   }
-  fmt::print(stderr, "{} tokens\n", tokens.size());
+  Tell("{} tokens\n", tokens.size());
   return kExitOk;
 }
 

@@ -1,6 +1,4 @@
 // The command line: flags, help and usage errors. The work is in the other files of this folder.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -95,7 +93,7 @@ void AddRun(CLI::App* app, RunArgs* a) {
   app->add_option("-s,--seed", s.seed, "Seed of the random draws")->check(Seed());
   app->add_option("--logprobs", s.top_logprobs,
                   "Report the chosen token's and this many top log probabilities (--json)")
-      ->check(WholeNumber(0, 1000));
+      ->check(WholeNumber(0, kMaxTopLogprobs));
   app->add_option("--stop", a->stop, "End the answer before this text; may be repeated")->allow_extra_args(false);
   app->add_flag("--ignore-eos", a->ignore_eos, "Go on after an end token");
 }
@@ -105,6 +103,7 @@ int Main(int argc, char** argv) {
   app.name("farsight");
   app.set_version_flag("--version", std::string("farsight ") + FARSIGHT_VERSION);
   app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();  // the help of every command shows them
 
   RunArgs run;
   CLI::App* run_app = app.add_subcommand("run", "Read a text, answer, and say what was read and how fast");
@@ -208,17 +207,17 @@ int Main(int argc, char** argv) {
   if (argc < 2) {
     std::string names;
     for (const CLI::App* sub : app.get_subcommands({})) names += (names.empty() ? "" : ", ") + sub->get_name();
-    fmt::print(stderr, "farsight: a command was expected: {}; farsight --help says more\n", names);
+    Warn("a command was expected: " + names + "; farsight --help says more");
     return kExitUsage;
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ConversionError& e) {  // of the numbers only fractions are converted unchecked
-    fmt::print(stderr, "farsight: a number was expected ({})\n", e.what());
+    Warn(std::string("a number was expected (") + e.what() + ")");
     return kExitUsage;
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return app.exit(e);  // --help, --version
-    fmt::print(stderr, "farsight: {}\n", e.what());
+    Warn(e.what());
     return kExitUsage;
   }
   if (chat_on) run.chat = 1;
@@ -240,15 +239,16 @@ int Main(int argc, char** argv) {
 }  // namespace farsight::cli
 
 int main(int argc, char** argv) {
+  farsight::cli::HoldStandardStreams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow further is then refused like one on a full disk
   try {
     const int code = farsight::cli::Main(argc, argv);
     std::cout.flush();
     const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
     if (written || farsight::cli::Interrupted()) return code;
-    fmt::print(stderr, "farsight: standard output could not be written\n");
+    farsight::cli::Warn("standard output could not be written");
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "farsight: the machine has not enough memory for this\n");
+    farsight::cli::Warn("the machine has not enough memory for this");
   }
   return farsight::cli::kExitError;
 }

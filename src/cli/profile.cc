@@ -22,25 +22,24 @@ void MakeFolders(const std::string& path) {
 }
 
 void Print(const farsight::Profile& p) {
-  fmt::print("model    {}\nmachine  {}\n", p.of.model, p.of.machine);
+  Say("model    {}\nmachine  {}\n", p.of.model, p.of.machine);
   for (const VerifyTime& t : p.verify) {
     const auto one = std::find_if(p.verify.begin(), p.verify.end(),
                                   [&](const VerifyTime& o) { return o.rows == 1 && o.context == t.context; });
-    fmt::print("context {:>7}  rows {:>3}  {:>9.0f} us  {:>5.2f} of one row, {:>3.0f} % of blocks in common, {}\n",
-               t.context, t.rows, t.median_us, t.median_us / one->median_us, 100 * t.overlap, VerifyModeName(t.mode));
+    Say("context {:>7}  rows {:>3}  {:>9.0f} us  {:>5.2f} of one row, {:>3.0f} % of blocks in common, {}\n", t.context,
+        t.rows, t.median_us, t.median_us / one->median_us, 100 * t.overlap, VerifyModeName(t.mode));
   }
   for (const QualityRecord& q : p.quality) {
-    fmt::print(
-        "context {:>7}  {}: {:.2f} % other best tokens, KL {:.2g} (p99 {:.2g}), lists off by {:.3f} (p99), copies "
+    Say("context {:>7}  {}: {:.2f} % other best tokens, KL {:.2g} (p99 {:.2g}), lists off by {:.3f} (p99), copies "
         "{:.1f} points worse: {}\n",
         q.context, VerifyModeName(q.mode), 100 * q.flip_rate, q.kl_mean, q.kl_p99, q.substitution_p99,
         100 * q.task_drop, Passes(q) ? "good enough" : "not good enough");
   }
   for (const AcceptancePrior& a : p.acceptance) {
-    fmt::print("context {:>7}  {} has a guess {:.0f} % of the time; right at depth 1, 2, ...:", a.context,
-               DrafterKindName(a.drafter), 100 * a.available_first);
-    for (const auto& ranks : a.rates) fmt::print(" {:.2f}", ranks[0]);
-    fmt::print("\n");
+    Say("context {:>7}  {} has a guess {:.0f} % of the time; right at depth 1, 2, ...:", a.context,
+        DrafterKindName(a.drafter), 100 * a.available_first);
+    for (const auto& ranks : a.rates) Say(" {:.2f}", ranks[0]);
+    Say("\n");
   }
 }
 
@@ -66,8 +65,7 @@ int Profile(const ProfileArgs& args) {
   auto precision = ParsePrecisionClass(args.precision);
   for (const Status& s : {kv.status(), attention.status(), precision.status()}) {
     if (s.ok()) continue;
-    (void)Fail(s);
-    return kExitUsage;
+    return FailUsage(s);
   }
   options.kv_type = *kv;
   options.attention = *attention;
@@ -89,13 +87,13 @@ int Profile(const ProfileArgs& args) {
   ProfilerOptions how;
   how.contexts = args.contexts;
   how.repeat = args.repeat;
-  how.progress = [](const std::string& words) { fmt::print(stderr, "{}\n", words); };
+  how.progress = [](const std::string& words) { Tell("{}\n", words); };
   auto profile = MeasureProfile(*model, options, (*model)->Tokenize(*text), how);
   if (!profile.ok()) return Fail(profile.status());
   Print(*profile);
   MakeFolders(path);
   if (const Status s = WriteProfile(path, *profile); !s.ok()) return Fail(s);
-  fmt::print(stderr, "written to {}\n", path);
+  Tell("written to {}\n", path);
   return kExitOk;
 }
 

@@ -101,9 +101,11 @@ int64_t PeakMemory() {
 }
 
 std::string Summary(const Completion& c, const EngineStats& stats) {
-  const double prefill = static_cast<double>(c.prompt_tokens - c.cached_tokens) / std::max(c.prefill_seconds, 1e-9);
-  std::string s = fmt::format("read {} tokens in {:.2f} s ({:.0f} tok/s)", c.prompt_tokens - c.cached_tokens,
-                              c.prefill_seconds, prefill);
+  const int64_t read = c.read_tokens - c.cached_tokens;
+  const double speed = static_cast<double>(read) / std::max(c.prefill_seconds, 1e-9);
+  std::string s = fmt::format("read {}{} tokens in {:.2f} s ({:.0f} tok/s)", read,
+                              c.read_tokens < c.prompt_tokens ? fmt::format(" of {}", c.prompt_tokens) : "",
+                              c.prefill_seconds, speed);
   if (c.cached_tokens > 0) s += fmt::format(", {} from the cache", c.cached_tokens);
   if (c.decode_steps > 0) {
     s += fmt::format("; wrote {} in {:.2f} s ({:.1f} tok/s)", c.tokens.size(), c.decode_seconds,
@@ -141,6 +143,7 @@ Json ToJson(const Completion& c, const Model& model, const Engine& engine) {
   j["text"] = c.text;
   j["token_ids"] = c.tokens;
   j["prompt_tokens"] = c.prompt_tokens;
+  j["read_tokens"] = c.read_tokens;
   j["cached_tokens"] = c.cached_tokens;
   j["generated_tokens"] = c.tokens.size();
   j["finish_reason"] = FinishReasonName(c.finish_reason);
@@ -208,20 +211,7 @@ Request MakeRequest(const RunArgs& args, std::vector<int32_t> prompt, ProgressBa
 
 void TellProfileFault(const Engine& engine) {
   const std::string fault = engine.stats().profile_fault;
-  if (!fault.empty()) fmt::print(stderr, "farsight: {}\n", fault);
-}
-
-// Submits and steps until done, watching for Ctrl-C between steps.
-StatusOr<Completion> Drive(Engine& engine, Request request) {
-  std::optional<Completion> out;
-  FS_ASSIGN_OR_RETURN(const Engine::Id id,
-                      engine.Submit(std::move(request), [&](Completion c) { out = std::move(c); }));
-  while (!out) {
-    if (Interrupted()) engine.Cancel(id);
-    FS_RETURN_IF_ERROR(engine.Step());
-  }
-  if (out->finish_reason == FinishReason::kError) return out->status;
-  return std::move(*out);
+  if (!fault.empty()) Warn(fault);
 }
 
 }  // namespace
@@ -229,21 +219,18 @@ StatusOr<Completion> Drive(Engine& engine, Request request) {
 int Run(const RunArgs& args) {
   CatchInterrupt();
   if (args.file.empty() && args.prompt.empty()) {
-    (void)Fail(InvalidArgument("there is nothing to read: give a file with -f, a prompt with -p, or both"));
-    return kExitUsage;
+    return FailUsage(InvalidArgument("there is nothing to read: give a file with -f, a prompt with -p, or both"));
   }
   auto options = EngineOptionsOf(args);
   if (!options.ok()) {
-    (void)Fail(options.status());
-    return kExitUsage;
+    return FailUsage(options.status());
   }
   auto model = LoadModel(args.model);
   if (!model.ok()) return Fail(model.status());
   if (const Status s = LoadCompanions(args, **model, &*options); !s.ok()) return Fail(s);
   const bool chat = args.chat == 1 || (args.chat < 0 && (*model)->info().has_chat_template);
   if (const std::string& why = (*model)->info().chat_template_error; args.chat < 0 && !why.empty()) {
-    fmt::print(stderr, "farsight: the model's chat template cannot be used ({}): the text is completed as it is\n",
-               why);
+    Warn("the model's chat template cannot be used (" + why + "): the text is completed as it is");
   }
   auto prompt = PromptTokens(args, **model, chat);
   if (!prompt.ok()) return Fail(prompt.status());
@@ -273,7 +260,7 @@ int Run(const RunArgs& args) {
   } else {
     if (!done->text.empty() && done->text.back() != '\n') std::cout << "\n";
     std::cout.flush();
-    fmt::print(stderr, "{}\n", Summary(*done, (*engine)->stats()));
+    Tell("{}\n", Summary(*done, (*engine)->stats()));
   }
   if (!args.trace.empty()) {
     if (const Status s = trace.Write(args.trace, **model, done->tokens); !s.ok()) return Fail(s);
@@ -286,8 +273,7 @@ int Chat(const RunArgs& args) {
   CatchInterrupt();
   auto options = EngineOptionsOf(args);
   if (!options.ok()) {
-    (void)Fail(options.status());
-    return kExitUsage;
+    return FailUsage(options.status());
   }
   auto model = LoadModel(args.model);
   if (!model.ok()) return Fail(model.status());
@@ -310,7 +296,7 @@ int Chat(const RunArgs& args) {
     if (!first.empty()) {
       line = std::exchange(first, {});
     } else {
-      if (terminal) fmt::print(stderr, "> ");
+      if (terminal) Tell("> ");
       if (!std::getline(std::cin, line)) break;
       if (line.empty()) continue;
     }
@@ -328,11 +314,11 @@ int Chat(const RunArgs& args) {
     if (!done.ok()) return Fail(done.status());
     std::cout << std::endl;
     if (const Status s = (*engine)->SaveSession(); !s.ok()) return Fail(s);
-    fmt::print(stderr, "{}\n", Summary(*done, (*engine)->stats()));
+    Tell("{}\n", Summary(*done, (*engine)->stats()));
     if (done->finish_reason == FinishReason::kCancelled) return kExitInterrupted;
     messages.push_back({"assistant", done->text});
   }
-  return kExitOk;
+  return Interrupted() ? kExitInterrupted : kExitOk;
 }
 
 }  // namespace farsight::cli

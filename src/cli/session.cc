@@ -25,13 +25,13 @@ Json ToJson(const SessionInfo& info) {
 
 void Print(const SessionInfo& info) {
   const SessionHeader& h = info.header;
-  fmt::print("model     {}\n", h.model_name);
-  fmt::print("tokens    {} in {} blocks of {}\n", info.tokens, info.blocks, h.block_tokens);
-  fmt::print("cache     {} layers, {} heads of {}, {}\n", h.geometry.layers, h.geometry.heads, h.head_dim,
-             InfoOf(h.kv_dtype).name);
-  fmt::print("settings  {}\n", info.settings.empty() ? "-" : info.settings);
-  fmt::print("file      {}, {} of it in use, {} commits\n", HumanBytes(static_cast<int64_t>(info.file_bytes)),
-             HumanBytes(static_cast<int64_t>(info.block_bytes)), info.sequence);
+  Say("model     {}\n", OneLine(h.model_name));
+  Say("tokens    {} in {} blocks of {}\n", info.tokens, info.blocks, h.block_tokens);
+  Say("cache     {} layers, {} heads of {}, {}\n", h.geometry.layers, h.geometry.heads, h.head_dim,
+      InfoOf(h.kv_dtype).name);
+  Say("settings  {}\n", info.settings.empty() ? "-" : OneLine(info.settings));
+  Say("file      {}, {} of it in use, {} commits\n", HumanBytes(static_cast<int64_t>(info.file_bytes)),
+      HumanBytes(static_cast<int64_t>(info.block_bytes)), info.sequence);
 }
 
 }  // namespace
@@ -58,8 +58,8 @@ int SessionVerify(const SessionArgs& args) {
     j["faults"] = report->faults;
     std::cout << j.dump(2) << "\n";
   } else {
-    for (const auto& fault : report->faults) fmt::print("{}\n", fault);
-    fmt::print("{} pages and {} summaries read, {} broken\n", report->pages, report->summaries, report->num_faults);
+    for (const auto& fault : report->faults) Say("{}\n", fault);
+    Say("{} pages and {} summaries read, {} broken\n", report->pages, report->summaries, report->num_faults);
   }
   return report->num_faults == 0 ? kExitOk : kExitError;
 }

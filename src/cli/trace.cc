@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "cli/commands.h"
@@ -103,7 +104,7 @@ int TraceView(const TraceViewArgs& args) {
   auto text = ReadText(args.trace);
   if (!text.ok()) return Fail(text.status());
   const Json j = Json::parse(*text, nullptr, false);
-  if (j.is_discarded() || !j.is_object() || j.value("format", "") != "farsight-trace") {
+  if (!j.is_object() || !j.contains("format") || j["format"] != "farsight-trace") {
     return Fail(DataLoss("'" + args.trace + "' is not a trace written by farsight run --trace"));
   }
   std::string html;
@@ -115,6 +116,7 @@ int TraceView(const TraceViewArgs& args) {
     }
     Json shares = Json::array();
     std::string answer;
+    const auto& generated = j.at("generated");
     size_t token = 0;
     for (const auto& step : j.at("steps")) {
       std::map<int64_t, int> reads;
@@ -128,24 +130,25 @@ int TraceView(const TraceViewArgs& args) {
       }
       Json row = Json::object();
       if (pairs == 0) {
-        for (int64_t b = 0; b < step.at("visible_blocks").get<int64_t>(); ++b) row[std::to_string(b)] = 1.0;
+        const int64_t visible = std::min(count, step.at("visible_blocks").get<int64_t>());
+        for (int64_t b = 0; b < visible; ++b) row[std::to_string(b)] = 1.0;
       }
       for (const auto& [id, n] : reads) row[std::to_string(id)] = static_cast<double>(n) / pairs;
       shares.push_back(row);
-      const auto& generated = j.at("generated");
       answer += fmt::format("<span>{}</span>",
                             token < generated.size() ? EscapeHtml(generated[token].get<std::string>()) : "·");
       ++token;
     }
-    // "</" inside a script would end it.
+    // The last token was written and never read again, so it attended to nothing.
+    for (size_t t = token; t < generated.size(); ++t) answer += EscapeHtml(generated[t].get<std::string>());
     html = fmt::format(kPage, fmt::arg("answer", answer), fmt::arg("last", token > 0 ? token - 1 : 0),
                        fmt::arg("blocks", blocks), fmt::arg("shares", shares.dump()), fmt::arg("count", count));
-  } catch (const std::exception& e) {
-    return Fail(DataLoss("the trace '" + args.trace + "' is damaged: " + e.what()));
+  } catch (const Json::exception&) {
+    return Fail(DataLoss("the trace '" + args.trace + "' is damaged or of another version"));
   }
   const std::string path = args.output.empty() ? args.trace + ".html" : args.output;
   if (const Status s = WriteFileAtomically(path, html); !s.ok()) return Fail(s);
-  fmt::print("{}\n", path);
+  Say("{}\n", path);
   return kExitOk;
 }
 

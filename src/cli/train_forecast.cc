@@ -41,7 +41,7 @@ class WatchedSource final : public LayerSource {
   template <typename... T>
   void Print(fmt::format_string<T...> format, T&&... values) {
     bar_.Clear();
-    fmt::print(stderr, format, std::forward<T>(values)...);
+    Tell(format, std::forward<T>(values)...);
   }
   void Clear() { bar_.Clear(); }
 
@@ -314,12 +314,11 @@ void PrintResult(const TrainForecastArgs& args, const Run& run, const ForecastPa
     std::cout << DumpJson(out, 2) << "\n";
     return;
   }
-  fmt::print("layer       loss (before)   blocks found (before, by chance)   mass found (before)\n");
+  Say("layer       loss (before)   blocks found (before, by chance)   mass found (before)\n");
   for (size_t l = 0; l < after.layers.size(); ++l) {
-    fmt::print("{:>5}  {:>9.5f} ({:>7.5f})  {:>8.1f} % ({:.1f}, {:.1f})  {:>8.1f} % ({:.1f})\n", l,
-               after.layers[l].MeanLoss(), before.layers[l].MeanLoss(), 100 * after.layers[l].Recall(),
-               100 * before.layers[l].Recall(), 100 * after.layers[l].ChanceRecall(),
-               100 * after.layers[l].MassRecall(), 100 * before.layers[l].MassRecall());
+    Say("{:>5}  {:>9.5f} ({:>7.5f})  {:>8.1f} % ({:.1f}, {:.1f})  {:>8.1f} % ({:.1f})\n", l, after.layers[l].MeanLoss(),
+        before.layers[l].MeanLoss(), 100 * after.layers[l].Recall(), 100 * before.layers[l].Recall(),
+        100 * after.layers[l].ChanceRecall(), 100 * after.layers[l].MassRecall(), 100 * before.layers[l].MassRecall());
   }
 }
 
@@ -376,17 +375,15 @@ void AddTrainForecast(CLI::App* app, TrainForecastArgs* a) {
 int TrainForecast(const TrainForecastArgs& args) {
   CatchInterrupt();
   if (const Status s = CheckArgs(args); !s.ok()) {
-    (void)Fail(s);
-    return kExitUsage;
+    return FailUsage(s);
   }
   Run run;
   if (const Status s = Prepare(args, &run); !s.ok()) return Fail(s);
   const ModelConfig& c = run.model->impl().config;
   const int64_t width = run.options.task.forecast_width();
-  fmt::print(stderr,
-             "{}: {} projections of {} x {} over {}, teacher {}; {} sequences of {} tokens, {} for validation\n",
-             run.model->info().path, c.layers, width, c.hidden, run.options.task.pooled() ? "pooled keys" : "sketches",
-             ForecastTeacherName(run.options.task.teacher), run.train->size(), args.seq_len, run.held->size());
+  Tell("{}: {} projections of {} x {} over {}, teacher {}; {} sequences of {} tokens, {} for validation\n",
+       run.model->info().path, c.layers, width, c.hidden, run.options.task.pooled() ? "pooled keys" : "sketches",
+       ForecastTeacherName(run.options.task.teacher), run.train->size(), args.seq_len, run.held->size());
   const int64_t validations = 2 + (args.eval_every > 0 ? (args.steps - 1) / args.eval_every : 0);
   const int64_t left = args.steps - run.trainer->steps_done();
   WatchedSource source(run.source.get(), "training",

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "eval/statistics.h"
@@ -116,6 +117,7 @@ std::string PrintWide(const Grid& grid, const PolicyEngines& engines, const std:
     for (size_t v = 0; v < engines.size(); ++v) {
       std::vector<Cell> row;
       for (size_t a = 0; a < grid.axis.size(); ++a) row.push_back(cells[l * per_length + a * engines.size() + v]);
+      if (std::all_of(row.begin(), row.end(), [](const Cell& c) { return c.n == 0; })) continue;  // stopped before it
       table.Add(WideRow(grid, engines.variant(v), grid.lengths[l], row));
     }
   }

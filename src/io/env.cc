@@ -89,6 +89,8 @@ StatusOr<std::string> ReadFileToString(const std::string& path, size_t max_bytes
   char buffer[1 << 16];
   for (;;) {
     const ssize_t n = read(file.fd, buffer, sizeof(buffer));
+    // A person who ends the program must not have to end the input too.
+    if (n < 0 && errno == EINTR && path == "-") return Cancelled("interrupted while standard input was read");
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return FromErrno("cannot read " + name, errno);
     if (n == 0) return out;
