@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "model/forward-inl.h"
+#include "model/forward_memory-inl.h"
 #include "model/forward_tiers-inl.h"
 
 namespace farsight {
