@@ -112,7 +112,9 @@ KvTierStats Moved(const EngineStats& before, const EngineStats& after) {
 
 class Bencher {
  public:
-  Bencher(Engine& engine, const Model& model) : engine_(engine), vocab_(model.info().vocab) {}
+  // `text`: tokens to read; none: random ones.
+  Bencher(Engine& engine, const Model& model, const std::vector<int32_t>& text)
+      : engine_(engine), vocab_(model.info().vocab), text_(text) {}
 
   struct Timed {
     double seconds = 0;
@@ -124,7 +126,7 @@ class Bencher {
   // n tokens read after `depth` tokens that are already in the cache.
   StatusOr<Timed> Prompt(int n, int depth, uint64_t seed) {
     engine_.DropCaches();
-    const auto tokens = RandomTokens(depth + n, vocab_, seed);
+    const auto tokens = Tokens(depth + n, seed, 0);
     FS_RETURN_IF_ERROR(Warm(tokens, depth));
     Request r;
     r.prompt = tokens;
@@ -142,7 +144,7 @@ class Bencher {
   StatusOr<Timed> Generate(int n, int depth, int parallel) {
     std::vector<std::vector<int32_t>> prompts;
     for (int s = 0; s < parallel; ++s) {
-      prompts.push_back(RandomTokens(depth + 1, vocab_, 1000 + static_cast<uint64_t>(s)));
+      prompts.push_back(Tokens(depth + 1, 1000 + static_cast<uint64_t>(s), static_cast<double>(s) / parallel));
       FS_RETURN_IF_ERROR(Warm(prompts.back(), depth));
     }
     int done = 0;
@@ -154,6 +156,7 @@ class Bencher {
       r.prompt = std::move(prompt);
       r.max_new_tokens = n + 1;
       r.ignore_eos = true;
+      if (!text_.empty()) r.sampling.temperature = 1;  // the likeliest token soon only repeats
       auto id = engine_.Submit(std::move(r), [&](const Completion& c) {
         ++done;
         bytes_read += c.kv_bytes_read;
@@ -182,6 +185,15 @@ class Bencher {
     return c;
   }
 
+  // Of a text from `start` (a share of it) on, and again from its beginning.
+  std::vector<int32_t> Tokens(int64_t n, uint64_t seed, double start) const {
+    if (text_.empty()) return RandomTokens(n, vocab_, seed);
+    std::vector<int32_t> out(static_cast<size_t>(n));
+    auto at = static_cast<size_t>(start * static_cast<double>(text_.size()));
+    for (int32_t& t : out) t = text_[at++ % text_.size()];
+    return out;
+  }
+
   Status Warm(const std::vector<int32_t>& tokens, int depth) {
     if (depth == 0) return OkStatus();
     Request r;
@@ -192,6 +204,7 @@ class Bencher {
 
   Engine& engine_;
   int64_t vocab_;
+  const std::vector<int32_t>& text_;
 };
 
 void PrintMarkdown(const std::vector<Row>& rows) {
@@ -281,7 +294,8 @@ StatusOr<EngineOptions> OptionsOf(const BenchArgs& args, const std::string& poli
 }
 
 Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::string& memory, bool lookahead,
-                   int threads, double bandwidth, const std::shared_ptr<Model>& model, std::vector<Row>* rows) {
+                   int threads, double bandwidth, const std::shared_ptr<Model>& model, const std::vector<int32_t>& text,
+                   std::vector<Row>* rows) {
   FS_ASSIGN_OR_RETURN(EngineOptions o, OptionsOf(args, policy, memory));
   AttentionArgs attention = args.attention;
   attention.policy = policy;
@@ -295,7 +309,7 @@ Status BenchPolicy(const BenchArgs& args, const std::string& policy, const std::
   o.prefill_chunk = args.prefill_chunk;
   o.max_sequences = *std::max_element(args.parallel.begin(), args.parallel.end());
   FS_ASSIGN_OR_RETURN(auto engine, Engine::Create(model, o));
-  Bencher bencher(*engine, *model);
+  Bencher bencher(*engine, *model, text);
   Row empty;
   empty.attention = policy;
   empty.n_threads = threads;
@@ -354,10 +368,18 @@ int Bench(const BenchArgs& args) {
       if (const auto options = OptionsOf(args, policy, memory); !options.ok()) return FailUsage(options.status());
     }
   }
+  std::string text;
+  if (!args.file.empty()) {
+    auto read = ReadText(args.file);
+    if (!read.ok()) return Fail(read.status());
+    if (read->empty()) return Fail(InvalidArgument("'" + args.file + "' is empty"));
+    text = std::move(*read);
+  }
   auto model = LoadModel(args.model);
   if (!model.ok()) return Fail(model.status());
   std::vector<int> threads = args.threads;
   if (threads.empty()) threads.push_back((*model)->threads());
+  const std::vector<int32_t> tokens = text.empty() ? std::vector<int32_t>() : (*model)->Tokenize(text);
   std::vector<Row> rows;
   for (const int t : threads) {
     (*model)->SetThreads(t);
@@ -366,7 +388,7 @@ int Bench(const BenchArgs& args) {
       for (const auto& memory : args.kv_memory) {
         for (const auto& lookahead : args.lookahead) {
           if (memory == "all" && lookahead != args.lookahead.front()) continue;  // nothing is read
-          const Status s = BenchPolicy(args, policy, memory, lookahead == "on", t, bandwidth, *model, &rows);
+          const Status s = BenchPolicy(args, policy, memory, lookahead == "on", t, bandwidth, *model, tokens, &rows);
           if (!s.ok()) return Fail(s);
         }
       }

@@ -61,6 +61,7 @@ struct BenchArgs {
   std::vector<std::string> kv_memory = {"all"};  // sizes, or "all"
   std::vector<std::string> lookahead = {"on"};   // "on", "off"
   std::string kv_file;
+  std::string file;  // text to read and go on from; empty: random tokens
   std::string output = "md";
 };
 int Bench(const BenchArgs& args);

@@ -158,6 +158,9 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"on", "off"}));
   bench_app->add_option("--kv-file", bench.kv_file, "File for what memory does not hold (default: in /var/tmp)");
+  bench_app->add_option(
+      "-f,--file", bench.file,
+      "Text to read, from its start, and to go on from, drawn at temperature 1 (default: random tokens, greedy)");
   bench_app->add_option("-o,--output", bench.output, "md, csv or json");
 
   EvalArgs eval;
