@@ -319,9 +319,11 @@ class Cli(unittest.TestCase):
         for key in ("n_prompt", "n_gen", "n_depth", "n_threads", "avg_ts", "stddev_ts", "attention"):
             self.assertIn(key, rows[0])
         p = self.run_cli("bench", "-m", self.model, "-p", "0", "-n", "8", "-d", "300", "-r", "1", "-o", "json",
-                         "--attention", "dense,infinigen", "--kv-memory", "all,500K", "--lookahead", "on,off")
+                         "--attention", "dense,infinigen", "--kv-memory", "all,500K", "--lookahead", "on,off",
+                         "-f", "text.txt")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertEqual([r["kv_memory"] > 0 for r in json.loads(p.stdout)], [False, True, True] * 2)
+        self.refused("bench", "-m", self.model, "-f", "nowhere.txt", words=("nowhere.txt",))
         p = self.run_cli("eval", "compare", "-m", self.model, "-f", "text.txt", "--prefix", "500", "--tokens", "50",
                          "--attention", "sketch", "--top-k-blocks", "100", "--dense-layers", "0", "--json")
         self.assertEqual(p.returncode, 0, p.stderr)
