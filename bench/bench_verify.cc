@@ -14,6 +14,7 @@
 
 #include "base/thread_pool.h"
 #include "measure.h"
+#include "ops/cpu/attention_kernels.h"
 #include "ops/cpu/cpu_backend.h"
 
 namespace farsight {
@@ -202,6 +203,8 @@ class Bench : KernelBench {
 
   int Main() {
     Limits();
+    exp_seconds_ = ExponentialSeconds();
+    std::printf("limit:exp threads:%d G/s:%.2f\n", pool_.num_threads(), 1e-9 / exp_seconds_);
     for (const int context : {16384, 32768, 65536}) {
       const std::string name = "/context:" + std::to_string(context);
       const size_t at = only_.find("/context:");
@@ -221,7 +224,33 @@ class Bench : KernelBench {
   struct Branch {
     const char* name;
     void (Layers::*run)(int, int, int);
-    double bytes, flops;  // of the rows together: each byte once, each product once
+    double bytes, scores;  // of the rows together: each byte once, each score once
+  };
+
+  // Seconds of an exponential of a softmax on all threads, with reading its score and writing its weight.
+  double ExponentialSeconds() {
+#if defined(__x86_64__)
+    const AttentionKernels& kernels = backend_->isa() == Isa::kAvx512 ? Avx512AttentionKernels()
+                                      : backend_->isa() == Isa::kAvx2 ? Avx2AttentionKernels()
+                                                                      : ScalarAttentionKernels();
+#else
+    const AttentionKernels& kernels = ScalarAttentionKernels();
+#endif
+    constexpr int kScores = 1024;
+    constexpr int kTimes = 64;
+    const double s = timer_.Median([&] {
+      pool_.RunOnAll([&](int) {
+        float scores[kScores];
+        for (float& x : scores) x = -3.25f;
+        for (int i = 0; i < kTimes; ++i) kernels.exp_sum(scores, kScores, 1.5f);
+      });
+    });
+    return s / (kScores * kTimes * pool_.num_threads());
+  }
+
+  // Seconds that bytes or products need at least, and bytes or products with the exponentials between them.
+  struct Bounds {
+    double products = 0, softmax = 0;
   };
 
   bool Case(Layers& layers, int context, int rows, double wanted) {
@@ -233,13 +262,14 @@ class Bench : KernelBench {
     layers.MakeLists(rows, (wanted * kTopK - 3) / (kTopK - 3), 11);
     double overlap = 0;
     const double blocks = layers.Union(rows, &overlap);
-    const double products = 4.0 * kDim * kHeads * rows;  // a multiplication and an addition, with keys and with values
+    const double queries = static_cast<double>(kHeads) * rows;
     const double window_blocks = (kWindow + rows - 1.0) / kBlock;
     const Branch branches[] = {
-        {"compressed", &Layers::Compressed, layers.summary_bytes(), products * (context / 16.0)},
-        {"selected", &Layers::Selected, blocks * layers.page_bytes(), products * kTopK * kBlock},
-        {"window", &Layers::Window, window_blocks * kKvHeads * layers.page_bytes(), products * kWindow}};
-    double alone_all = 0, together_all = 0, bound_all = 0;
+        {"compressed", &Layers::Compressed, layers.summary_bytes(), queries * (context / 16.0)},
+        {"selected", &Layers::Selected, blocks * layers.page_bytes(), queries * kTopK * kBlock},
+        {"window", &Layers::Window, window_blocks * kKvHeads * layers.page_bytes(), queries * kWindow}};
+    double alone_all = 0, together_all = 0;
+    Bounds bounds_all;
     bool whole = true;
     for (const Branch& b : branches) {
       if (!wanted_here(b.name)) {
@@ -260,20 +290,28 @@ class Bench : KernelBench {
       }
       const double alone = run(1);
       const double together = run(0);
-      const double bound = std::max(b.bytes / (read_gbs_ * 1e9), fma_gflops_ > 0 ? b.flops / (fma_gflops_ * 1e9) : 0);
-      Print(b.name + name, overlap, alone, together, bound);
-      alone_all += alone, together_all += together, bound_all += bound;
+      // A multiplication and an addition a channel, with keys and with values.
+      const double products = fma_gflops_ > 0 ? b.scores * 4 * kDim / (fma_gflops_ * 1e9) : 0;
+      const double bytes = b.bytes / (read_gbs_ * 1e9);
+      const Bounds bounds = {std::max(bytes, products), std::max(bytes, products + b.scores * exp_seconds_)};
+      Print(b.name + name, overlap, alone, together, bounds);
+      alone_all += alone, together_all += together;
+      bounds_all.products += bounds.products, bounds_all.softmax += bounds.softmax;
     }
-    if (whole) Print("all" + name, overlap, alone_all, together_all, bound_all);
+    if (whole) Print("all" + name, overlap, alone_all, together_all, bounds_all);
     return true;
   }
 
-  void Print(const std::string& name, double overlap, double alone, double together, double bound) const {
-    std::printf("case:%s threads:%d overlap:%.2f alone_us:%.0f together_us:%.0f speedup:%.2f bound_share:%.2f\n",
-                name.c_str(), pool_.num_threads(), overlap, alone * 1e6, together * 1e6, alone / together,
-                bound / together);
+  void Print(const std::string& name, double overlap, double alone, double together, const Bounds& bounds) const {
+    std::printf(
+        "case:%s threads:%d overlap:%.2f alone_us:%.0f together_us:%.0f speedup:%.2f bound_share:%.2f "
+        "with_exponentials:%.2f\n",
+        name.c_str(), pool_.num_threads(), overlap, alone * 1e6, together * 1e6, alone / together,
+        bounds.products / together, bounds.softmax / together);
     std::fflush(stdout);
   }
+
+  double exp_seconds_ = 0;
 };
 
 }  // namespace

@@ -117,18 +117,17 @@ constexpr int kSumsAt = 40;
 template <class Fmt, int kRows>
 FS_INLINE void AddSubBlock(const uint8_t* head, const uint8_t* sub, const uint8_t* const* in, Vec::F (*acc)[kParts]) {
   Vec::I dot[kRows][kParts];
-  Vec::template Dot<Fmt, kRows, 0, 8>(sub, in, dot);
+  for (int r = 0; r < kRows; ++r) {
+    const int32_t sum = IntAt(in[r] + kSumsAt) + IntAt(in[r] + kSumsAt + 4);
+    for (int h = 0; h < kParts; ++h) dot[r][h] = Vec::SetI(-Fmt::kOffset * sum);
+  }
+  Vec::template AddDot<Fmt, kRows, 0, 8>(sub, in, dot);
   Vec::F scale[kParts];
   for (int h = 0; h < kParts; ++h) scale[h] = Fmt::Scale(head, sub, h);
   for (int r = 0; r < kRows; ++r) {
     const Vec::F row_scale = Vec::Set(FloatAt(in[r] + kScaleAt));
     for (int h = 0; h < kParts; ++h) {
-      Vec::I whole = dot[r][h];
-      if constexpr (Fmt::kOffset != 0) {
-        const int32_t sum = IntAt(in[r] + kSumsAt) + IntAt(in[r] + kSumsAt + 4);
-        whole = Vec::AddI(whole, Vec::SetI(-Fmt::kOffset * sum));
-      }
-      acc[r][h] = Vec::MulAdd(Vec::Mul(scale[h], row_scale), Vec::ToF(whole), acc[r][h]);
+      acc[r][h] = Vec::MulAdd(Vec::Mul(scale[h], row_scale), Vec::ToF(dot[r][h]), acc[r][h]);
     }
   }
   if constexpr (Fmt::kLayout.minimum) {
@@ -147,19 +146,22 @@ FS_INLINE void AddSplitSubBlock(const uint8_t* head, const uint8_t* sub, const u
                                 Vec::F (*acc)[kParts]) {
   Vec::F whole[kRows][kParts];
   Vec::I dot[kRows][kParts];
-  Vec::template Dot<Fmt, kRows, 0, 4>(sub, in, dot);
-  for (int r = 0; r < kRows; ++r) {
-    const Vec::I offset = Vec::SetI(-Fmt::kOffset * IntAt(in[r] + kSumsAt));
-    for (int h = 0; h < kParts; ++h) {
-      whole[r][h] = Vec::Mul(Vec::ToF(Vec::AddI(dot[r][h], offset)), Fmt::SubScale(sub, 0, h));
+  const auto start = [&](int half) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int h = 0; h < kParts; ++h) dot[r][h] = Vec::SetI(-Fmt::kOffset * IntAt(in[r] + kSumsAt + 4 * half));
     }
-  }
-  Vec::template Dot<Fmt, kRows, 4, 8>(sub, in, dot);
+  };
+  start(0);
+  Vec::template AddDot<Fmt, kRows, 0, 4>(sub, in, dot);
   for (int r = 0; r < kRows; ++r) {
-    const Vec::I offset = Vec::SetI(-Fmt::kOffset * IntAt(in[r] + kSumsAt + 4));
+    for (int h = 0; h < kParts; ++h) whole[r][h] = Vec::Mul(Vec::ToF(dot[r][h]), Fmt::SubScale(sub, 0, h));
+  }
+  start(1);
+  Vec::template AddDot<Fmt, kRows, 4, 8>(sub, in, dot);
+  for (int r = 0; r < kRows; ++r) {
     const Vec::F row_scale = Vec::Set(FloatAt(in[r] + kScaleAt));
     for (int h = 0; h < kParts; ++h) {
-      const Vec::F second = Vec::ToF(Vec::AddI(dot[r][h], offset));
+      const Vec::F second = Vec::ToF(dot[r][h]);
       const Vec::F both = Vec::MulAdd(second, Fmt::SubScale(sub, 1, h), whole[r][h]);
       acc[r][h] = Vec::MulAdd(Vec::Mul(Fmt::Scale(head, sub, h), row_scale), both, acc[r][h]);
     }

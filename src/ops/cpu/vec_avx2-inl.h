@@ -109,7 +109,6 @@ struct Vec {
   }
 
   static FS_INLINE I SetI(int32_t x) { return _mm256_set1_epi32(x); }
-  static FS_INLINE I AddI(I a, I b) { return _mm256_add_epi32(a, b); }
   static FS_INLINE F ToF(I a) { return _mm256_cvtepi32_ps(a); }
 
   static FS_INLINE Bytes LoadBytes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
@@ -134,7 +133,7 @@ struct Vec {
 
   // As in the scalar wrapper. Products of unsigned codes are added in 16 bits as long as they fit, then widened.
   template <class Fmt, int kRows, int kBegin, int kEnd>
-  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][2]) {
+  static FS_INLINE void AddDot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][2]) {
     if constexpr (Fmt::kSigned) {
       SignedGroups<Fmt, kRows, kBegin, kBegin, kEnd>(sub, in, dot);
     } else {
@@ -163,7 +162,7 @@ struct Vec {
       for (int r = 0; r < kRows; ++r) {
         for (int h = 0; h < 2; ++h) {
           const __m256i wide = _mm256_madd_epi16(pairs[r][h], ones);
-          dot[r][h] = kAt == kBegin ? wide : _mm256_add_epi32(dot[r][h], wide);
+          dot[r][h] = _mm256_add_epi32(dot[r][h], wide);
         }
       }
       Chunks<Fmt, kRows, kBegin, kNext, kEnd>(sub, in, dot);
@@ -200,7 +199,7 @@ struct Vec {
         for (int r = 0; r < kRows; ++r) {
           const __m256i x = _mm256_sign_epi8(Broadcast4(in[r] + 4 * kGroup), w);
           const __m256i wide = _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), ones);
-          dot[r][h] = kGroup == kBegin ? wide : _mm256_add_epi32(dot[r][h], wide);
+          dot[r][h] = _mm256_add_epi32(dot[r][h], wide);
           Pin(dot[r][h]);
         }
       }

@@ -110,7 +110,6 @@ struct Vec {
   }
 
   static FS_INLINE I SetI(int32_t x) { return _mm512_set1_epi32(x); }
-  static FS_INLINE I AddI(I a, I b) { return _mm512_add_epi32(a, b); }
   static FS_INLINE F ToF(I a) { return _mm512_cvtepi32_ps(a); }
 
   static FS_INLINE Bytes LoadBytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
@@ -135,8 +134,7 @@ struct Vec {
 
   // As in the scalar wrapper.
   template <class Fmt, int kRows, int kBegin, int kEnd>
-  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
-    for (int r = 0; r < kRows; ++r) dot[r][0] = _mm512_setzero_si512();
+  static FS_INLINE void AddDot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
     Groups<Fmt, kRows, kBegin, kEnd>(sub, in, dot);
   }
 

@@ -14,7 +14,7 @@ struct Vec {
   static constexpr int kLanes = 16;
   static constexpr int kRowsAtOnce = 4;  // rows whose sums fit in the registers
   static constexpr bool kExpands = false;
-  static constexpr int kSignedOffset = 0;  // what Dot adds to the codes of Q8_0
+  static constexpr int kSignedOffset = 0;  // what AddDot adds to the codes of Q8_0
   struct F {
     float v[16];
   };
@@ -155,10 +155,6 @@ struct Vec {
     for (int i = 0; i < 16; ++i) out.v[i] = x;
     return out;
   }
-  static FS_INLINE I AddI(I a, I b) {
-    for (int i = 0; i < 16; ++i) a.v[i] += b.v[i];
-    return a;
-  }
   static FS_INLINE F ToF(I a) {
     return MapF([&](int i) { return static_cast<float>(a.v[i]); });
   }
@@ -185,10 +181,9 @@ struct Vec {
     return MapBytes([&](int i) { return ((a.v[i] >> (2 * kPair)) & 3) << 4; });
   }
 
-  // dot[r] = sum over groups [kBegin, kEnd) of the codes of a sub-block times the activations of row r.
+  // dot[r] += sum over groups [kBegin, kEnd) of the codes of a sub-block times the activations of row r.
   template <class Fmt, int kRows, int kBegin, int kEnd>
-  static FS_INLINE void Dot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
-    for (int r = 0; r < kRows; ++r) dot[r][0] = SetI(0);
+  static FS_INLINE void AddDot(const uint8_t* sub, const uint8_t* const* in, I (&dot)[kRows][1]) {
     DotGroups<Fmt, kRows, kBegin, kEnd>(sub, in, dot);
   }
 
