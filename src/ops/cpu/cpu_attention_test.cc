@@ -229,7 +229,7 @@ class AttentionTest : public ::testing::TestWithParam<Isa> {
 TEST_P(AttentionTest, MatchesTheReferenceForEveryShape) {
   std::vector<Shape> shapes;
   for (const DType t : {DType::kF32, DType::kF16, DType::kBF16}) shapes.push_back({9, 3, 64, 64, t, {}});
-  for (const int g : {1, 2, 4, 7, 8, 16}) shapes.push_back({2 * g, 2, 64, 64, DType::kF16, {}});
+  for (const int g : {1, 2, 4, 7, 8, 16, 32}) shapes.push_back({2 * g, 2, 64, 64, DType::kF16, {}});
   for (const int d : {8, 72, 80, 96, 128, 256}) shapes.push_back({4, 2, d, 64, DType::kF16, {}});
   for (const int b : {16, 32, 128, 256}) shapes.push_back({3, 1, 64, b, DType::kF16, {}});
   auto cpu = Cpu();
