@@ -188,19 +188,26 @@ void WidenPooled(const PooledPages& p) {
   const int run_bytes = per_block * Elem::kBytes;  // of a page's entries at one channel
   const int row_bytes = columns * Elem::kBytes;
   const auto* pages = reinterpret_cast<const uint8_t* const*>(p.pages);
+  const auto* next = reinterpret_cast<const uint8_t* const*>(p.next);
   auto* woven = reinterpret_cast<uint8_t*>(p.woven);
   for (int at = 0; at < row_bytes;) {
     if (run_bytes == 8 && padded % 8 == 0 && Elem::kBytes == 2) {
-      for (int d = 0; d < padded; d += 8) Vec::Weave(pages, 8 * d, woven + d * row_bytes + at, row_bytes);
+      for (int d = 0; d < padded; d += 8) {
+        for (int i = 0; i < 4; ++i) __builtin_prefetch(next[i] + 8 * d, 0, kSecondLevel);
+        Vec::Weave(pages, 8 * d, woven + d * row_bytes + at, row_bytes);
+      }
       pages += 4;
+      next += 4;
       at += 32;
       continue;
     }
     const int n = row_bytes - at < run_bytes ? row_bytes - at : run_bytes;
     for (int d = 0; d < padded; ++d) {
+      __builtin_prefetch(*next + d * run_bytes, 0, kSecondLevel);
       __builtin_memcpy(woven + d * row_bytes + at, *pages + d * run_bytes, static_cast<size_t>(n));
     }
     ++pages;
+    ++next;
     at += n;
   }
   float* to = p.keys;
@@ -209,12 +216,16 @@ void WidenPooled(const PooledPages& p) {
   }
   to = p.values;
   pages = reinterpret_cast<const uint8_t* const*>(p.pages);
+  next = reinterpret_cast<const uint8_t* const*>(p.next);
   int skip = p.first;
-  for (int left = p.entries; left > 0; left -= per_block, ++pages) {
+  for (int left = p.entries; left > 0; left -= per_block, ++pages, ++next) {
     const int n = left < per_block ? left : per_block;
     const int first = skip < n ? skip : n;
     const uint8_t* from = *pages + (per_block + first) * padded * Elem::kBytes;
-    for (int i = (n - first) * padded; i > 0; i -= Vec::kLanes, to += Vec::kLanes, from += Vec::kLanes * Elem::kBytes) {
+    const uint8_t* soon = *next + (per_block + first) * padded * Elem::kBytes;
+    constexpr int kStep = Vec::kLanes * Elem::kBytes;
+    for (int i = (n - first) * padded; i > 0; i -= Vec::kLanes, to += Vec::kLanes, from += kStep, soon += kStep) {
+      __builtin_prefetch(soon, 0, kSecondLevel);
       Vec::Store(Elem::Load(from), to);
     }
     skip -= first;

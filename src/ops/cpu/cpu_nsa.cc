@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxDim = 256;
 constexpr int kHotQueries = 24;
-constexpr int kParts = 16;                      // of a tile's scratch, at most
+constexpr int kParts = 18;                      // of a tile's scratch, at most
 constexpr int kMaxReach = 2 * kMaxBlockTokens;  // units that a block shares with windows
 constexpr float kLog2e = 1.44269504f;
 constexpr float kMasked = -1e30f;  // a score far below any other
@@ -116,6 +116,7 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   auto** a = reinterpret_cast<const float**>(take(2 * static_cast<int64_t>(queries)));
   auto** c = reinterpret_cast<float**>(take(2 * static_cast<int64_t>(queries)));
   auto** pages = reinterpret_cast<const std::byte**>(take(2 * int64_t{kPooledBlocks}));
+  auto** next = reinterpret_cast<const std::byte**>(take(2 * int64_t{kPooledBlocks}));
   float* q = take(static_cast<int64_t>(queries) * padded);
   float* o = take(static_cast<int64_t>(queries) * padded);
   float* m = take(queries);
@@ -165,10 +166,10 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     const int columns = (end - first + 15) / 16 * 16;
     for (int b = 0; b * per_block < columns; ++b) {
       pages[b] = page_of(std::min(first / per_block + b, num_blocks - 1));
-      const int ahead = first / per_block + b + kPooledBlocks;
-      if (ahead < num_blocks) Prefetch(page_of(ahead), s.page_bytes);
+      next[b] = page_of(std::min(first / per_block + b + kPooledBlocks, num_blocks - 1));
     }
-    kernels_->widen_pooled[TypeIndex(kv.dtype)]({pages, per_block, padded, hidden, end - first, woven, keys, values});
+    kernels_->widen_pooled[TypeIndex(kv.dtype)](
+        {pages, next, per_block, padded, hidden, end - first, woven, keys, values});
     // So many queries at a time that what belongs to them stays in the first cache.
     for (int i = 0; i < owners; i += kHotQueries) {
       const int n = std::min(kHotQueries, owners - i);
@@ -220,7 +221,7 @@ int64_t CpuAttention::PooledFloats(const OpLimits& l) {
   const int64_t padded = PaddedDim(l.head_dim);
   const int64_t entries = static_cast<int64_t>(kPooledBlocks) * l.block_tokens;
   const int64_t chunks = (l.max_blocks + kPooledBlocks - 1) / kPooledBlocks;
-  return queries * (2 * padded + 9 + chunks) + chunks * entries + kMaxReach + entries * 3 * padded + 2 * kPooledBlocks +
+  return queries * (2 * padded + 9 + chunks) + chunks * entries + kMaxReach + entries * 3 * padded + 4 * kPooledBlocks +
          kParts * 16;
 }
 
