@@ -216,16 +216,12 @@ void WidenPooled(const PooledPages& p) {
   }
   to = p.values;
   pages = reinterpret_cast<const uint8_t* const*>(p.pages);
-  next = reinterpret_cast<const uint8_t* const*>(p.next);
   int skip = p.first;
-  for (int left = p.entries; left > 0; left -= per_block, ++pages, ++next) {
+  for (int left = p.entries; left > 0; left -= per_block, ++pages) {
     const int n = left < per_block ? left : per_block;
     const int first = skip < n ? skip : n;
     const uint8_t* from = *pages + (per_block + first) * padded * Elem::kBytes;
-    const uint8_t* soon = *next + (per_block + first) * padded * Elem::kBytes;
-    constexpr int kStep = Vec::kLanes * Elem::kBytes;
-    for (int i = (n - first) * padded; i > 0; i -= Vec::kLanes, to += Vec::kLanes, from += kStep, soon += kStep) {
-      __builtin_prefetch(soon, 0, kSecondLevel);
+    for (int i = (n - first) * padded; i > 0; i -= Vec::kLanes, to += Vec::kLanes, from += Vec::kLanes * Elem::kBytes) {
       Vec::Store(Elem::Load(from), to);
     }
     skip -= first;

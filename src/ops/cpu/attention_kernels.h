@@ -82,7 +82,7 @@ struct WideMatrix {
 // are pages for whole sixteens of entries.
 struct PooledPages {
   const std::byte* const* pages = nullptr;
-  const std::byte* const* next = nullptr;  // as many pages whose lines are asked for on the way
+  const std::byte* const* next = nullptr;  // as many pages whose keys are asked for on the way
   int per_block = 0;
   int padded = 0;
   int first = 0;  // values before this entry are left out

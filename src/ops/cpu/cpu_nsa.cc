@@ -170,12 +170,18 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     }
     kernels_->widen_pooled[TypeIndex(kv.dtype)](
         {pages, next, per_block, padded, hidden, end - first, woven, keys, values});
+    // The values of the next group, in two parts: the processor has places for a few dozen lines under way.
+    const auto ask = [&](int from, int to) {
+      for (int b = from; b < to && b * per_block < columns; ++b) Prefetch(next[b] + s.page_bytes / 2, s.page_bytes / 2);
+    };
     // So many queries at a time that what belongs to them stays in the first cache.
     for (int i = 0; i < owners; i += kHotQueries) {
       const int n = std::min(kHotQueries, owners - i);
       kernels_->product(a + i, c + i, n, {keys, columns, 16}, columns, padded, false, nullptr);
+      if (i == 0) ask(0, kPooledBlocks / 2);
       for (int j = i; j < i + n; ++j) std::fill(c[j], c[j] + hidden, kMasked);
       kernels_->softmax_rows({c + i, count + i, owner + i, n, columns, m, l, keep});
+      if (i == 0) ask(kPooledBlocks / 2, kPooledBlocks);
       for (int j = i; j < i + n; ++j) {
         a[j] = c[j] + hidden;
         c[j] = o + static_cast<int64_t>(owner[j]) * padded;
