@@ -181,7 +181,7 @@ void ProductOfStored(const StoredProduct& p) {
 }
 
 template <class Elem>
-void WidenPooled(const PooledPages& p) {
+void WeavePooled(const PooledPages& p) {
   const int columns = (p.entries + 15) / 16 * 16;
   const int padded = p.padded;
   const int per_block = p.per_block;
@@ -189,12 +189,12 @@ void WidenPooled(const PooledPages& p) {
   const int row_bytes = columns * Elem::kBytes;
   const auto* pages = reinterpret_cast<const uint8_t* const*>(p.pages);
   const auto* next = reinterpret_cast<const uint8_t* const*>(p.next);
-  auto* woven = reinterpret_cast<uint8_t*>(p.woven);
+  auto* keys = reinterpret_cast<uint8_t*>(p.keys);
   for (int at = 0; at < row_bytes;) {
     if (run_bytes == 8 && padded % 8 == 0 && Elem::kBytes == 2) {
       for (int d = 0; d < padded; d += 8) {
         for (int i = 0; i < 4; ++i) __builtin_prefetch(next[i] + 8 * d, 0, kSecondLevel);
-        Vec::Weave(pages, 8 * d, woven + d * row_bytes + at, row_bytes);
+        Vec::Weave(pages, 8 * d, keys + d * row_bytes + at, row_bytes);
       }
       pages += 4;
       next += 4;
@@ -204,26 +204,22 @@ void WidenPooled(const PooledPages& p) {
     const int n = row_bytes - at < run_bytes ? row_bytes - at : run_bytes;
     for (int d = 0; d < padded; ++d) {
       __builtin_prefetch(*next + d * run_bytes, 0, kSecondLevel);
-      __builtin_memcpy(woven + d * row_bytes + at, *pages + d * run_bytes, static_cast<size_t>(n));
+      __builtin_memcpy(keys + d * row_bytes + at, *pages + d * run_bytes, static_cast<size_t>(n));
     }
     ++pages;
     ++next;
     at += n;
   }
-  float* to = p.keys;
-  for (int i = padded * columns; i > 0; i -= Vec::kLanes, to += Vec::kLanes, woven += Vec::kLanes * Elem::kBytes) {
-    Vec::Store(Elem::Load(woven), to);
-  }
-  to = p.values;
+  auto* values = reinterpret_cast<uint8_t*>(p.values);
   pages = reinterpret_cast<const uint8_t* const*>(p.pages);
+  const int entry_bytes = padded * Elem::kBytes;
   int skip = p.first;
   for (int left = p.entries; left > 0; left -= per_block, ++pages) {
     const int n = left < per_block ? left : per_block;
     const int first = skip < n ? skip : n;
-    const uint8_t* from = *pages + (per_block + first) * padded * Elem::kBytes;
-    for (int i = (n - first) * padded; i > 0; i -= Vec::kLanes, to += Vec::kLanes, from += Vec::kLanes * Elem::kBytes) {
-      Vec::Store(Elem::Load(from), to);
-    }
+    const auto bytes = static_cast<size_t>((n - first) * entry_bytes);
+    __builtin_memcpy(values, *pages + (per_block + first) * entry_bytes, bytes);
+    values += bytes;
     skip -= first;
   }
 }
@@ -480,7 +476,7 @@ constexpr AttentionKernels kAttentionKernels = {
     {Narrow<ElemF32>, Narrow<ElemF16>, Narrow<ElemBf16>},
     Product,
     {ProductOfStored<ElemF32>, ProductOfStored<ElemF16>, ProductOfStored<ElemBf16>},
-    {WidenPooled<ElemF32>, WidenPooled<ElemF16>, WidenPooled<ElemBf16>},
+    {WeavePooled<ElemF32>, WeavePooled<ElemF16>, WeavePooled<ElemBf16>},
     SoftmaxRows,
     MergeParts,
     ShareWeights,

@@ -87,9 +87,8 @@ struct PooledPages {
   int padded = 0;
   int first = 0;  // values before this entry are left out
   int entries = 0;
-  std::byte* woven = nullptr;  // room for keys as they are stored
-  float* keys = nullptr;       // [Dp][entries rounded up to 16]
-  float* values = nullptr;     // [entries - first][Dp]
+  std::byte* keys = nullptr;    // [Dp][entries rounded up to 16]
+  std::byte* values = nullptr;  // [entries - first][Dp]
 };
 
 struct AttentionKernels {
@@ -102,7 +101,7 @@ struct AttentionKernels {
   void (*product)(const float* const* a, float* const* c, int m, const WideMatrix& b, int n, int k, bool accumulate,
                   const float* keep);
   void (*product_stored[3])(const StoredProduct& p);  // b of f32, f16 or bf16 (in this order)
-  void (*widen_pooled[3])(const PooledPages& p);      // of f32, f16 or bf16 (in this order)
+  void (*weave_pooled[3])(const PooledPages& p);      // as they are stored, of f32, f16 or bf16 (in this order)
   void (*softmax_rows)(const SoftmaxBlock& b);
   // Rows of `to` become those over the tokens of both, and rows of `part` empty.
   void (*merge_parts)(const SoftmaxParts& part, const SoftmaxParts& to, int rows, int padded);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMaxDim = 256;
 constexpr int kHotQueries = 24;
-constexpr int kParts = 18;                      // of a tile's scratch, at most
+constexpr int kParts = 20;                      // of a tile's scratch, at most
 constexpr int kMaxReach = 2 * kMaxBlockTokens;  // units that a block shares with windows
 constexpr float kLog2e = 1.44269504f;
 constexpr float kMasked = -1e30f;  // a score far below any other
@@ -132,7 +132,8 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   float* mass = take(masses);
   float* keys = take(static_cast<int64_t>(chunk) * padded);
   float* values = take(static_cast<int64_t>(chunk) * padded);
-  auto* woven = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));
+  auto* stored_keys = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));
+  auto* stored_values = reinterpret_cast<std::byte*>(take(static_cast<int64_t>(chunk) * padded));
 
   for (int i = 0; i < queries; ++i) {
     const float* from =
@@ -168,8 +169,17 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
       pages[b] = page_of(std::min(first / per_block + b, num_blocks - 1));
       next[b] = page_of(std::min(first / per_block + b + kPooledBlocks, num_blocks - 1));
     }
-    kernels_->widen_pooled[TypeIndex(kv.dtype)](
-        {pages, next, per_block, padded, hidden, end - first, woven, keys, values});
+    const int type = TypeIndex(kv.dtype);
+    kernels_->weave_pooled[type]({pages, next, per_block, padded, hidden, end - first, stored_keys, stored_values});
+    // The first queries convert what is stored, and if there are many write it down for the others.
+    const auto multiply = [&](bool stored, int at, int n, const std::byte* b, float* wide, int width, int depth,
+                              const float* by) {
+      if (stored) {
+        kernels_->product_stored[type]({a + at, c + at, n, b, width, width, depth, by, b, wide});
+      } else {
+        kernels_->product(a + at, c + at, n, {wide, width, 16}, width, depth, by != nullptr, by);
+      }
+    };
     // The values of the next group, in two parts: the processor has places for a few dozen lines under way.
     const auto ask = [&](int from, int to) {
       for (int b = from; b < to && b * per_block < columns; ++b) Prefetch(next[b] + s.page_bytes / 2, s.page_bytes / 2);
@@ -177,7 +187,7 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     // So many queries at a time that what belongs to them stays in the first cache.
     for (int i = 0; i < owners; i += kHotQueries) {
       const int n = std::min(kHotQueries, owners - i);
-      kernels_->product(a + i, c + i, n, {keys, columns, 16}, columns, padded, false, nullptr);
+      multiply(i == 0, i, n, stored_keys, keys, columns, padded, nullptr);
       if (i == 0) ask(0, kPooledBlocks / 2);
       for (int j = i; j < i + n; ++j) std::fill(c[j], c[j] + hidden, kMasked);
       kernels_->softmax_rows({c + i, count + i, owner + i, n, columns, m, l, keep});
@@ -186,7 +196,7 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
         a[j] = c[j] + hidden;
         c[j] = o + static_cast<int64_t>(owner[j]) * padded;
       }
-      kernels_->product(a + i, c + i, n, {values, padded, 16}, padded, end - first - hidden, true, keep);
+      multiply(i == 0, i, n, stored_values, values, padded, end - first - hidden, keep);
     }
     std::copy_n(m, queries, tops + static_cast<int64_t>(k) * queries);
   }
@@ -227,7 +237,7 @@ int64_t CpuAttention::PooledFloats(const OpLimits& l) {
   const int64_t padded = PaddedDim(l.head_dim);
   const int64_t entries = static_cast<int64_t>(kPooledBlocks) * l.block_tokens;
   const int64_t chunks = (l.max_blocks + kPooledBlocks - 1) / kPooledBlocks;
-  return queries * (2 * padded + 9 + chunks) + chunks * entries + kMaxReach + entries * 3 * padded + 4 * kPooledBlocks +
+  return queries * (2 * padded + 9 + chunks) + chunks * entries + kMaxReach + entries * 4 * padded + 4 * kPooledBlocks +
          kParts * 16;
 }
 
