@@ -164,7 +164,7 @@ class Bench : KernelBench {
   explicit Bench(BenchArgs args) : KernelBench(std::move(args)) {}
 
   int Main() {
-    Limits();
+    Limits(Arithmetic::kFloat);
     const SummaryView pooled{nullptr, 0, SummaryKind::kPooledKeys, 32, 16, 2};
     for (const SummaryView& s : {pooled, Sketch(2)}) {
       for (const DType t : {DType::kF32, DType::kF16, DType::kBF16}) {
@@ -197,7 +197,7 @@ class Bench : KernelBench {
   }
   void Flops(const std::string& name, double flops, double s) const {
     std::printf("case:%s threads:%d ms:%.2f GFLOP/s:%.1f fma_share:%.2f\n", name.c_str(), pool_.num_threads(), s * 1e3,
-                flops / s / 1e9, fma_gflops_ > 0 ? flops / s / 1e9 / fma_gflops_ : 0.0);
+                flops / s / 1e9, peak_gops_ > 0 ? flops / s / 1e9 / peak_gops_ : 0.0);
     std::fflush(stdout);
   }
 

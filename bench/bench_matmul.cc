@@ -42,26 +42,46 @@ struct Shape {
   int64_t k;
 };
 
-class Bench {
+class Bench : KernelBench {
  public:
-  explicit Bench(BenchArgs args)
-      : pool_(args.threads),
-        timer_(args.threads, args.budget),
-        only_(args.only),
-        backend_(std::move(args.backend)),
-        in_(512 * 8192),
-        out_(512 * 8192) {
+  explicit Bench(BenchArgs args) : KernelBench(std::move(args)), in_(512 * 8192), out_(512 * 8192) {
     std::normal_distribution<float> normal;
     for (float& x : in_) x = normal(rng_);
   }
 
-  void Limits() {
-    read_gbs_ = ReadBandwidth(pool_, timer_);
-    int8_gops_ = PeakGops(pool_, backend_->isa(), Arithmetic::kInt8, timer_);
-    std::printf("limit:read threads:%d GB/s:%.1f\nlimit:int8 threads:%d GOP/s:%.0f\n", pool_.num_threads(), read_gbs_,
-                pool_.num_threads(), int8_gops_);
+  int Main() {
+    OpLimits limits;
+    limits.max_rows = 512;
+    limits.max_width = 8192;
+    limits.num_heads = limits.num_kv_heads = 1;
+    limits.max_seqs = limits.max_blocks = 1;
+    limits.head_dim = 64;
+    if (!backend_->Reserve(limits).ok()) return 1;
+    Limits(Arithmetic::kInt8);
+    const Shape layer[] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}};
+    for (const DType type : {DType::kQ8_0, DType::kQ4_1}) {
+      const std::string name = std::string("layers_") + InfoOf(type).name;
+      Clear();
+      if (!Wanted(name) && !(type == DType::kQ4_1 && Wanted("token_Q4_1_with_Q8_0_head"))) continue;
+      for (const Shape s : layer) {
+        if (!Add(type, s, 30)) return 1;
+      }
+      for (const int rows : {1, 2, 4, 8, 16, 32, 128, 512}) Run(name.c_str(), rows);
+    }
+    if (Wanted("token_Q4_1_with_Q8_0_head")) {
+      if (!Add(DType::kQ8_0, {49152, 576}, 1)) return 1;
+      for (const int rows : {1, 4, 8}) Run("token_Q4_1_with_Q8_0_head", rows);
+    }
+    for (const DType type : {DType::kQ4_0, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kBF16}) {
+      Clear();
+      if (!Wanted(InfoOf(type).name)) continue;
+      if (!Add(type, {4096, 2048}, 12)) return 1;
+      for (const int rows : {1, 4, 8, 128}) Run(InfoOf(type).name, rows);
+    }
+    return 0;
   }
 
+ private:
   bool Add(DType type, Shape shape, int copies) {
     for (int i = 0; i < copies; ++i) {
       const std::vector<std::byte> bytes = RandomWeight(type, shape.n, shape.k, rng_);
@@ -89,7 +109,7 @@ class Bench {
     });
     std::printf("case:%s rows:%d threads:%d isa:%s ms:%.3f GB/s:%.1f read_share:%.2f GOP/s:%.0f int8_share:%.2f\n",
                 name, rows, backend_->num_threads(), IsaName(backend_->isa()), s * 1e3, bytes / s / 1e9,
-                bytes / s / 1e9 / read_gbs_, ops / s / 1e9, int8_gops_ > 0 ? ops / s / 1e9 / int8_gops_ : 0.0);
+                bytes / s / 1e9 / read_gbs_, ops / s / 1e9, peak_gops_ > 0 ? ops / s / 1e9 / peak_gops_ : 0.0);
     std::fflush(stdout);
   }
 
@@ -140,54 +160,13 @@ class Bench {
     return false;
   }
 
-  ThreadPool pool_;
-  Timer timer_;
-  std::string only_;
-  std::unique_ptr<CpuBackend> backend_;
-  double read_gbs_ = 1;
-  double int8_gops_ = 0;
   std::mt19937 rng_{7};
   std::vector<CpuMatrix> weights_;
   std::vector<float> in_;
   std::vector<float> out_;
 };
 
-int Main(int argc, char** argv) {
-  BenchArgs args = ParseBenchArgs("bench_matmul", argc, argv);
-  if (args.backend == nullptr) return 2;
-  OpLimits limits;
-  limits.max_rows = 512;
-  limits.max_width = 8192;
-  limits.num_heads = limits.num_kv_heads = 1;
-  limits.max_seqs = limits.max_blocks = 1;
-  limits.head_dim = 64;
-  if (!args.backend->Reserve(limits).ok()) return 1;
-  Bench bench(std::move(args));
-  bench.Limits();
-  const Shape layer[] = {{960, 576}, {576, 576}, {3072, 576}, {576, 1536}};
-  for (const DType type : {DType::kQ8_0, DType::kQ4_1}) {
-    const std::string name = std::string("layers_") + InfoOf(type).name;
-    bench.Clear();
-    if (!bench.Wanted(name) && !(type == DType::kQ4_1 && bench.Wanted("token_Q4_1_with_Q8_0_head"))) continue;
-    for (const Shape s : layer) {
-      if (!bench.Add(type, s, 30)) return 1;
-    }
-    for (const int rows : {1, 2, 4, 8, 16, 32, 128, 512}) bench.Run(name.c_str(), rows);
-  }
-  if (bench.Wanted("token_Q4_1_with_Q8_0_head")) {
-    if (!bench.Add(DType::kQ8_0, {49152, 576}, 1)) return 1;
-    for (const int rows : {1, 4, 8}) bench.Run("token_Q4_1_with_Q8_0_head", rows);
-  }
-  for (const DType type : {DType::kQ4_0, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kBF16}) {
-    bench.Clear();
-    if (!bench.Wanted(InfoOf(type).name)) continue;
-    if (!bench.Add(type, {4096, 2048}, 12)) return 1;
-    for (const int rows : {1, 4, 8, 128}) bench.Run(InfoOf(type).name, rows);
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace farsight
 
-int main(int argc, char** argv) { return farsight::Main(argc, argv); }
+int main(int argc, char** argv) { return farsight::RunBench<farsight::Bench>("bench_matmul", argc, argv); }

@@ -202,7 +202,7 @@ class Bench : KernelBench {
   explicit Bench(BenchArgs args) : KernelBench(std::move(args)) {}
 
   int Main() {
-    Limits();
+    Limits(Arithmetic::kFloat);
     exp_seconds_ = ExponentialSeconds();
     std::printf("limit:exp threads:%d G/s:%.2f\n", pool_.num_threads(), 1e-9 / exp_seconds_);
     for (const int context : {16384, 32768, 65536}) {
@@ -229,13 +229,7 @@ class Bench : KernelBench {
 
   // Seconds of an exponential of a softmax on all threads, with reading its score and writing its weight.
   double ExponentialSeconds() {
-#if defined(__x86_64__)
-    const AttentionKernels& kernels = backend_->isa() == Isa::kAvx512 ? Avx512AttentionKernels()
-                                      : backend_->isa() == Isa::kAvx2 ? Avx2AttentionKernels()
-                                                                      : ScalarAttentionKernels();
-#else
-    const AttentionKernels& kernels = ScalarAttentionKernels();
-#endif
+    const AttentionKernels& kernels = AttentionKernelsFor(backend_->isa());
     constexpr int kScores = 1024;
     constexpr int kTimes = 64;
     const double s = timer_.Median([&] {
@@ -291,7 +285,7 @@ class Bench : KernelBench {
       const double alone = run(1);
       const double together = run(0);
       // A multiplication and an addition a channel, with keys and with values.
-      const double products = fma_gflops_ > 0 ? b.scores * 4 * kDim / (fma_gflops_ * 1e9) : 0;
+      const double products = peak_gops_ > 0 ? b.scores * 4 * kDim / (peak_gops_ * 1e9) : 0;
       const double bytes = b.bytes / (read_gbs_ * 1e9);
       const Bounds bounds = {std::max(bytes, products), std::max(bytes, products + b.scores * exp_seconds_)};
       Print(b.name + name, overlap, alone, together, bounds);

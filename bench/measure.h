@@ -149,17 +149,18 @@ inline BenchArgs ParseBenchArgs(const char* name, int argc, char** argv) {
   return a;
 }
 
-// A benchmark of kernels that wait for memory or for multiply-adds: the two limits, measured first.
+// A benchmark of kernels that wait for memory or for arithmetic: the two limits, measured first.
 class KernelBench {
  protected:
   explicit KernelBench(BenchArgs args)
       : pool_(args.threads), timer_(args.threads, args.budget), only_(args.only), backend_(std::move(args.backend)) {}
 
-  void Limits() {
+  void Limits(Arithmetic kind) {
     read_gbs_ = ReadBandwidth(pool_, timer_);
-    fma_gflops_ = PeakGops(pool_, backend_->isa(), Arithmetic::kFloat, timer_);
-    std::printf("limit:read threads:%d GB/s:%.1f\nlimit:fma threads:%d GFLOP/s:%.0f\n", pool_.num_threads(), read_gbs_,
-                pool_.num_threads(), fma_gflops_);
+    peak_gops_ = PeakGops(pool_, backend_->isa(), kind, timer_);
+    const bool f = kind == Arithmetic::kFloat;
+    std::printf("limit:read threads:%d GB/s:%.1f\nlimit:%s threads:%d %s:%.0f\n", pool_.num_threads(), read_gbs_,
+                f ? "fma" : "int8", pool_.num_threads(), f ? "GFLOP/s" : "GOP/s", peak_gops_);
   }
 
   ThreadPool pool_;
@@ -167,7 +168,7 @@ class KernelBench {
   std::string only_;
   std::unique_ptr<CpuBackend> backend_;
   double read_gbs_ = 1;
-  double fma_gflops_ = 0;
+  double peak_gops_ = 0;  // of the arithmetic that was asked for
 };
 
 template <class Bench>

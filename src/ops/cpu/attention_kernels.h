@@ -130,6 +130,7 @@ struct AttentionKernels {
 const AttentionKernels& ScalarAttentionKernels();
 const AttentionKernels& Avx2AttentionKernels();
 const AttentionKernels& Avx512AttentionKernels();
+const AttentionKernels& AttentionKernelsFor(Isa isa);  // concrete and available
 
 }  // namespace farsight
 

@@ -23,7 +23,11 @@ constexpr float kMasked = -1e30f;
 // Rows times query heads below which a tile is split over the sequence, so that few rows still use all threads.
 constexpr int kSplitQueries = 128;
 
-const AttentionKernels& KernelsFor(Isa isa) {
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+const AttentionKernels& AttentionKernelsFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512) return Avx512AttentionKernels();
   if (isa == Isa::kAvx2) return Avx2AttentionKernels();
@@ -31,10 +35,6 @@ const AttentionKernels& KernelsFor(Isa isa) {
   FS_CHECK(isa == Isa::kScalar || isa == Isa::kAvx2 || isa == Isa::kAvx512, "the instruction set is concrete");
   return ScalarAttentionKernels();
 }
-
-int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-}  // namespace
 
 // One thread's state for the query vectors of a tile; query i is row i / group, head i % group of the KV head.
 struct CpuAttention::TileWork {
@@ -83,7 +83,7 @@ struct CpuAttention::TileWork {
   }
 };
 
-CpuAttention::CpuAttention(ThreadPool* pool, Isa isa) : pool_(pool), kernels_(&KernelsFor(isa)) {}
+CpuAttention::CpuAttention(ThreadPool* pool, Isa isa) : pool_(pool), kernels_(&AttentionKernelsFor(isa)) {}
 
 void CpuAttention::SetPool(ThreadPool* pool) {
   pool_ = pool;
