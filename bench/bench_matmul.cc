@@ -113,7 +113,6 @@ class Bench : KernelBench {
     std::fflush(stdout);
   }
 
- private:
   void Multiply(const CpuMatrix& w, int rows) {
     MatMulParams<CpuMatrix> p;
     p.weight = &w;
