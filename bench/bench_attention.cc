@@ -42,6 +42,7 @@ class Cache {
     summary_ = summary;
     summary_.page_bytes = b_.SummaryPageBytes(kv_, summary_);
     blocks_ = (tokens + kBlock - 1) / kBlock;
+    summary_.head_bytes = static_cast<size_t>(blocks_) * summary_.page_bytes;
     const auto pages = static_cast<size_t>(blocks_ * kKvHeads);
     for (int l = 0; l < layers; ++l) {
       pages_.push_back(b_.Allocate(pages * kv_.page_bytes).value());
@@ -165,7 +166,7 @@ class Bench : KernelBench {
 
   int Main() {
     Limits(Arithmetic::kFloat);
-    const SummaryView pooled{nullptr, 0, SummaryKind::kPooledKeys, 32, 16, 2};
+    const SummaryView pooled{nullptr, 0, 0, SummaryKind::kPooledKeys, 32, 16, 2};
     for (const SummaryView& s : {pooled, Sketch(2)}) {
       for (const DType t : {DType::kF32, DType::kF16, DType::kBF16}) {
         if (!Verify(t, s)) return 1;
@@ -182,7 +183,7 @@ class Bench : KernelBench {
   }
 
  private:
-  static SummaryView Sketch(int bits) { return {nullptr, 0, SummaryKind::kSketch, 32, 16, bits}; }
+  static SummaryView Sketch(int bits) { return {nullptr, 0, 0, SummaryKind::kSketch, 32, 16, bits}; }
 
   std::string Name(const char* op, DType t, int rows, int depth) const {
     return std::string(op) + "/" + IsaName(backend_->isa()) + "/" + InfoOf(t).name + "/rows:" + std::to_string(rows) +

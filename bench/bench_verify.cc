@@ -42,6 +42,7 @@ class Layers {
     kv_.page_bytes = b_.KvPageBytes(kv_);
     summary_.kind = SummaryKind::kCompressed;
     summary_.page_bytes = b_.SummaryPageBytes(kv_, summary_);
+    summary_.head_bytes = static_cast<size_t>(blocks_) * summary_.page_bytes;
     table_.resize(static_cast<size_t>(blocks_));
     std::iota(table_.begin(), table_.end(), 0);
     std::shuffle(table_.begin(), table_.end(), std::mt19937(5));

@@ -153,14 +153,15 @@ class Forward final : public ModelRunner {
  private:
   enum Branches { kCompressed, kSelected, kWindow };
 
-  // Calls f(summary pages of a layer, where the block's begin there, where in a row, bytes).
+  // Calls f(summary pages of a layer, where the block's for a head begins there, where in a row, bytes).
   template <typename F>
   void ForSummaries(int32_t block, F f) {
     size_t from = 0;
     for (auto& cache : kv_) {
-      const size_t bytes = static_cast<size_t>(c_.kv_heads) * cache.summary.view.page_bytes;
-      if (bytes > 0) f(cache.summary.pages, static_cast<size_t>(block) * bytes, from, bytes);
-      from += bytes;
+      const SummaryView& s = cache.summary.view;
+      for (int h = 0; h < c_.kv_heads && s.page_bytes > 0; ++h, from += s.page_bytes) {
+        f(cache.summary.pages, static_cast<size_t>(s.Page(block, h) - s.pages), from, s.page_bytes);
+      }
     }
   }
 

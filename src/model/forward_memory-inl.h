@@ -109,8 +109,8 @@ auto Forward<B>::AllocateSummaries() -> StatusOr<std::vector<LayerSummary>> {
     s.view = o_.plan.summary;
     FS_RETURN_IF_ERROR(PrepareSummary(l, &s.view));
     s.view.page_bytes = b_.SummaryPageBytes(kv_[l].view, s.view);
-    const auto pages = static_cast<size_t>(o_.num_blocks) * static_cast<size_t>(c_.kv_heads);
-    FS_ASSIGN_OR_RETURN(s.pages, b_.Allocate(pages * s.view.page_bytes));
+    s.view.head_bytes = static_cast<size_t>(o_.num_blocks) * s.view.page_bytes;
+    FS_ASSIGN_OR_RETURN(s.pages, b_.Allocate(static_cast<size_t>(c_.kv_heads) * s.view.head_bytes));
     s.view.pages = s.pages.data();
   }
   return out;

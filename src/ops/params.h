@@ -94,8 +94,9 @@ enum class SummaryKind : uint8_t {
 };
 
 struct SummaryView {
-  std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + (p * num_kv_heads + h) * page_bytes
+  std::byte* pages = nullptr;  // page of (physical block p, head h) at pages + h * head_bytes + p * page_bytes
   size_t page_bytes = 0;
+  size_t head_bytes = 0;  // of all blocks: a head's pages lie together, since they are read one after another
   SummaryKind kind = SummaryKind::kNone;
   int kernel = 32;  // kPooledKeys, kCompressed: window length; a multiple of stride
   int stride = 16;  // kPooledKeys, kCompressed: divides block_tokens
@@ -116,6 +117,9 @@ struct SummaryView {
   bool rotate_start = false;  // kCompressed: pooled keys are then rotated at the window's first position
 
   bool HasImportance() const { return importance_scale != nullptr; }
+  std::byte* Page(int32_t block, int head) const {
+    return pages + static_cast<size_t>(head) * head_bytes + static_cast<size_t>(block) * page_bytes;
+  }
 };
 
 // out[t, :] = scale * table[tokens[t], :]

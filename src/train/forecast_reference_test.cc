@@ -192,6 +192,7 @@ TEST(ForecastReference, ModelTeacherIsTheForwardsSelection) {
     summary.stride = t.stride;
     summary.bits = t.bits;
     summary.page_bytes = backend.SummaryPageBytes(kv, summary);
+    summary.head_bytes = summary.page_bytes * static_cast<size_t>(blocks);
     std::vector<std::byte> pages(kv.page_bytes * static_cast<size_t>(t.kv_heads * blocks));
     std::vector<std::byte> summaries(summary.page_bytes * static_cast<size_t>(t.kv_heads * blocks));
     kv.pages = pages.data();

@@ -31,9 +31,10 @@ struct ElemBf16 {
 template <class Elem>
 void Pack(const StoredProduct& p) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(p.b);
-  const auto* next = reinterpret_cast<const uint8_t*>(p.next);
+  const int64_t row_bytes = p.ldb * Elem::kBytes;
   float* to = p.packed;
-  for (int j = 0; j < p.k; ++j, to += p.n, bytes += p.ldb * Elem::kBytes, next += p.ldb * Elem::kBytes) {
+  for (int j = 0; j < p.k; ++j, to += p.n, bytes += row_bytes) {
+    const auto* next = reinterpret_cast<const uint8_t*>(p.next[j / p.next_rows]) + j % p.next_rows * row_bytes;
     for (int line = 0; line < p.n * Elem::kBytes; line += 64) __builtin_prefetch(next + line, 0, kSecondLevel);
     for (int at = 0; at < p.n; at += Vec::kLanes) Vec::Store(Elem::Load(bytes + at * Elem::kBytes), to + at);
   }
@@ -113,8 +114,12 @@ void Product(const float* const* a, float* const* c, int m, const WideMatrix& b,
 // columns run side by side, since few rows alone would wait for the multiply-adds. With kPack what was converted also
 // goes to `packed`, for the rows that follow.
 template <class Elem, int kRows, int kVecs, bool kPack>
-FS_INLINE void StoredColumns(const float* const* a, float* const* c, const uint8_t* b, int64_t row_bytes, int at, int k,
-                             const float* keep, const uint8_t* next, float* packed, int64_t packed_row) {
+FS_INLINE void StoredColumns(const StoredProduct& p, int at) {
+  const int64_t row_bytes = p.ldb * Elem::kBytes;
+  const auto* b = reinterpret_cast<const uint8_t*>(p.b) + at * Elem::kBytes;
+  float* packed = p.packed + at;
+  float* const* c = p.c;
+  const float* keep = p.keep;
   Vec::F acc[kRows][kVecs];
   for (int i = 0; i < kRows; ++i) {
     for (int v = 0; v < kVecs; ++v) {
@@ -122,16 +127,21 @@ FS_INLINE void StoredColumns(const float* const* a, float* const* c, const uint8
     }
   }
   const float* rows[kRows];
-  for (int i = 0; i < kRows; ++i) rows[i] = a[i];
-  for (int j = 0; j < k; ++j, b += row_bytes, next += row_bytes) {
-    for (int line = 0; line < kVecs * Vec::kLanes * Elem::kBytes; line += 64)
-      __builtin_prefetch(next + line, 0, kSecondLevel);
-    Vec::F y[kRows];
-    for (int i = 0; i < kRows; ++i) y[i] = Vec::Set(rows[i][j]);
-    for (int v = 0; v < kVecs; ++v) {
-      const Vec::F x = Elem::Load(b + v * Vec::kLanes * Elem::kBytes);
-      if constexpr (kPack) Vec::Store(x, packed + j * packed_row + v * Vec::kLanes);
-      for (int i = 0; i < kRows; ++i) acc[i][v] = Vec::MulAdd(y[i], x, acc[i][v]);
+  for (int i = 0; i < kRows; ++i) rows[i] = p.a[i];
+  const std::byte* const* pages = p.next;
+  for (int first = 0; first < p.k; first += p.next_rows, ++pages) {
+    const auto* next = reinterpret_cast<const uint8_t*>(*pages) + at * Elem::kBytes;
+    const int end = p.k - first < p.next_rows ? p.k : first + p.next_rows;
+    for (int j = first; j < end; ++j, b += row_bytes, next += row_bytes) {
+      for (int line = 0; line < kVecs * Vec::kLanes * Elem::kBytes; line += 64)
+        __builtin_prefetch(next + line, 0, kSecondLevel);
+      Vec::F y[kRows];
+      for (int i = 0; i < kRows; ++i) y[i] = Vec::Set(rows[i][j]);
+      for (int v = 0; v < kVecs; ++v) {
+        const Vec::F x = Elem::Load(b + v * Vec::kLanes * Elem::kBytes);
+        if constexpr (kPack) Vec::Store(x, packed + int64_t{j} * p.n + v * Vec::kLanes);
+        for (int i = 0; i < kRows; ++i) acc[i][v] = Vec::MulAdd(y[i], x, acc[i][v]);
+      }
     }
   }
   for (int i = 0; i < kRows; ++i) {
@@ -141,18 +151,10 @@ FS_INLINE void StoredColumns(const float* const* a, float* const* c, const uint8
 
 template <class Elem, int kRows, bool kPack>
 void StoredRows(const StoredProduct& p) {
-  const int64_t row_bytes = p.ldb * Elem::kBytes;
-  const auto* b = reinterpret_cast<const uint8_t*>(p.b);
-  const auto* next = reinterpret_cast<const uint8_t*>(p.next);
   constexpr int kWide = 4 * Vec::kLanes;
   int at = 0;
-  for (; at + kWide <= p.n; at += kWide, b += kWide * Elem::kBytes, next += kWide * Elem::kBytes) {
-    StoredColumns<Elem, kRows, 4, kPack>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next, p.packed + at, p.n);
-  }
-  for (; at < p.n; at += 16, b += 16 * Elem::kBytes, next += 16 * Elem::kBytes) {
-    StoredColumns<Elem, kRows, 16 / Vec::kLanes, kPack>(p.a, p.c, b, row_bytes, at, p.k, p.keep, next, p.packed + at,
-                                                        p.n);
-  }
+  for (; at + kWide <= p.n; at += kWide) StoredColumns<Elem, kRows, 4, kPack>(p, at);
+  for (; at < p.n; at += 16) StoredColumns<Elem, kRows, 16 / Vec::kLanes, kPack>(p, at);
 }
 
 // Rows whose sums the registers hold together.
@@ -188,26 +190,19 @@ void WeavePooled(const PooledPages& p) {
   const int run_bytes = per_block * Elem::kBytes;  // of a page's entries at one channel
   const int row_bytes = columns * Elem::kBytes;
   const auto* pages = reinterpret_cast<const uint8_t* const*>(p.pages);
-  const auto* next = reinterpret_cast<const uint8_t* const*>(p.next);
   auto* keys = reinterpret_cast<uint8_t*>(p.keys);
   for (int at = 0; at < row_bytes;) {
     if (run_bytes == 8 && padded % 8 == 0 && Elem::kBytes == 2) {
-      for (int d = 0; d < padded; d += 8) {
-        for (int i = 0; i < 4; ++i) __builtin_prefetch(next[i] + 8 * d, 0, kSecondLevel);
-        Vec::Weave(pages, 8 * d, keys + d * row_bytes + at, row_bytes);
-      }
+      for (int d = 0; d < padded; d += 8) Vec::Weave(pages, 8 * d, keys + d * row_bytes + at, row_bytes);
       pages += 4;
-      next += 4;
       at += 32;
       continue;
     }
     const int n = row_bytes - at < run_bytes ? row_bytes - at : run_bytes;
     for (int d = 0; d < padded; ++d) {
-      __builtin_prefetch(*next + d * run_bytes, 0, kSecondLevel);
       __builtin_memcpy(keys + d * row_bytes + at, *pages + d * run_bytes, static_cast<size_t>(n));
     }
     ++pages;
-    ++next;
     at += n;
   }
   auto* values = reinterpret_cast<uint8_t*>(p.values);

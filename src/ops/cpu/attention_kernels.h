@@ -56,8 +56,9 @@ struct SoftmaxParts {
 };
 
 // c[i][0, n) = (keep == null ? 0 : c[i] * keep[i]) + sum over j < k of a[i][j] * b[j][0, n), for i < m, b as it lies in
-// a page, with the arithmetic of AttentionKernels::product. ldb in elements; n is a multiple of 16. Lines of `next`, of
-// the shape of b, are asked for on the way; it is valid memory or b itself. `packed` has room for n * k floats.
+// a page, with the arithmetic of AttentionKernels::product. ldb in elements; n is a multiple of 16. On the way memory
+// is asked for that will be needed, a row of it for each of b, `next_rows` of them at each of next[0], next[1] ...:
+// spread over the product, since the processor has places for few lines under way. `packed` has room for n * k floats.
 struct StoredProduct {
   const float* const* a = nullptr;
   float* const* c = nullptr;
@@ -67,7 +68,8 @@ struct StoredProduct {
   int n = 0;
   int k = 0;
   const float* keep = nullptr;
-  const std::byte* next = nullptr;
+  const std::byte* const* next = nullptr;  // valid memory, or b itself
+  int next_rows = 0;
   float* packed = nullptr;
 };
 
@@ -82,7 +84,6 @@ struct WideMatrix {
 // are pages for whole sixteens of entries.
 struct PooledPages {
   const std::byte* const* pages = nullptr;
-  const std::byte* const* next = nullptr;  // as many pages whose keys are asked for on the way
   int per_block = 0;
   int padded = 0;
   int first = 0;  // values before this entry are left out

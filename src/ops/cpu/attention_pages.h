@@ -26,15 +26,9 @@ inline int PaddedDim(int head_dim) { return (head_dim + 15) / 16 * 16; }
 inline int TypeIndex(DType t) { return t == DType::kF32 ? 0 : t == DType::kF16 ? 1 : 2; }  // of kernel tables
 inline int64_t ElemBytes(DType t) { return InfoOf(t).block_bytes; }
 
-inline std::byte* SummaryPage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
-  return s.pages +
-         (static_cast<size_t>(block) * static_cast<size_t>(kv.num_kv_heads) + static_cast<size_t>(head)) * s.page_bytes;
-}
-
 // Importances lie behind the pooled keys: [B] of tokens, then [B / stride] means of windows.
 inline float* ImportancePage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
-  return reinterpret_cast<float*>(SummaryPage(kv, s, block, head)) +
-         static_cast<int64_t>(kv.block_tokens / s.stride) * kv.head_dim;
+  return reinterpret_cast<float*>(s.Page(block, head)) + static_cast<int64_t>(kv.block_tokens / s.stride) * kv.head_dim;
 }
 
 // Physical block of a logical one. The index is checked: a list from elsewhere must never become an address.
@@ -58,7 +52,7 @@ struct SketchPage {
 };
 inline int SketchTokenBytes(int head_dim, int bits) { return head_dim * bits / 8; }
 inline SketchPage SketchPageAt(const KvView& kv, const SummaryView& s, int32_t block, int head) {
-  auto* base = reinterpret_cast<float*>(SummaryPage(kv, s, block, head));
+  auto* base = reinterpret_cast<float*>(s.Page(block, head));
   return {base, base + kv.head_dim, reinterpret_cast<uint8_t*>(base + kv.head_dim + kv.block_tokens)};
 }
 

@@ -171,7 +171,7 @@ void CpuAttention::CopyBlock(const CopyBlockParams& p) {
   for (int h = 0; h < p.kv.num_kv_heads; ++h) {
     std::memcpy(p.kv.Page(p.to, h), p.kv.Page(p.from, h), p.kv.page_bytes);
     if (p.summary.kind == SummaryKind::kNone) continue;
-    std::memcpy(SummaryPage(p.kv, p.summary, p.to, h), SummaryPage(p.kv, p.summary, p.from, h), p.summary.page_bytes);
+    std::memcpy(p.summary.Page(p.to, h), p.summary.Page(p.from, h), p.summary.page_bytes);
   }
 }
 
@@ -205,7 +205,7 @@ void CpuAttention::AttendBlocks(const AttendParams& p, const Tile& tile, int hea
   const auto multiply = [&](int m, const std::byte* b, int64_t ldb, int n, int k, const float* keep,
                             const std::byte* next) {
     const std::byte* soon = next == nullptr ? b : next;
-    kernels_->product_stored[type]({work.a, work.c, m, b, ldb, n, k, keep, soon, work.packed});
+    kernels_->product_stored[type]({work.a, work.c, m, b, ldb, n, k, keep, &soon, k, work.packed});
   };
   constexpr int32_t kEnd = std::numeric_limits<int32_t>::max();
 

@@ -46,6 +46,7 @@ class Layer {
     kv.page_bytes = b_.KvPageBytes(kv);
     summary = s.summary;
     summary.page_bytes = b_.SummaryPageBytes(kv, summary);
+    summary.head_bytes = static_cast<size_t>(physical) * summary.page_bytes;
     const auto pages = static_cast<size_t>(physical * s.kv_heads);
     pages_ = b_.Allocate(pages * kv.page_bytes).value();
     summaries_ = b_.Allocate(pages * summary.page_bytes + 64).value();
@@ -205,9 +206,9 @@ double MaxError(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 SummaryView Pooled(int kernel = 32, int stride = 16) {
-  return {nullptr, 0, SummaryKind::kPooledKeys, kernel, stride, 2};
+  return {nullptr, 0, 0, SummaryKind::kPooledKeys, kernel, stride, 2};
 }
-SummaryView Sketch(int bits) { return {nullptr, 0, SummaryKind::kSketch, 32, 16, bits}; }
+SummaryView Sketch(int bits) { return {nullptr, 0, 0, SummaryKind::kSketch, 32, 16, bits}; }
 
 // Values where rounding is delicate: ties, halves below the normal range, the largest, and what rounds to infinity.
 std::vector<float> Hard(size_t n) {
@@ -715,6 +716,7 @@ TEST_P(AttentionTest, PagesPastTwoGigabytes) {
   const size_t summary_bytes = summary.page_bytes * 2 * kFar;
   kv.pages = map(kv_bytes);
   summary.pages = map(summary_bytes);
+  summary.head_bytes = summary_bytes / 2;
   if (kv.pages != nullptr && summary.pages != nullptr) {
     const std::vector<int32_t> table = {kFar - 1, 7, kFar - 300, kFar / 2, kFar - 2};
     RowBatch rows = near.Rows();

@@ -71,7 +71,7 @@ void CpuAttention::CompressWindow(const SummariseParams& p, int seq, int head, i
     for (int i = 0; i < d; ++i) values[i] += (w == nullptr ? mean : w[i]) * LoadKv(kv.dtype, page, at + i);
   }
   if (s.rotate_start) Turn(s, first, false, keys);
-  std::byte* page = SummaryPage(kv, s, PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head);
+  std::byte* page = s.Page(PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head);
   const int entry = pos % kv.block_tokens / s.stride;
   if (!with_values) {
     std::copy_n(keys, d, reinterpret_cast<float*>(page) + static_cast<int64_t>(entry) * d);
@@ -145,7 +145,7 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   std::fill(m, m + queries, -std::numeric_limits<float>::infinity());
   std::fill(l, l + queries, 0.0f);
   const int num_blocks = (entries + per_block - 1) / per_block;
-  const auto page_of = [&](int block) { return SummaryPage(kv, s, PhysicalBlock(p.rows, seq, block), head); };
+  const auto page_of = [&](int block) { return s.Page(PhysicalBlock(p.rows, seq, block), head); };
   for (int k = 0; k < chunks; ++k) {
     const int first = k * chunk;
     const int end = std::min(first + chunk, entries);
@@ -165,33 +165,30 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     // Entries that no window ends in yet hold whatever was there; they are behind every row's windows. So are those
     // that fill up the last sixteen.
     const int columns = (end - first + 15) / 16 * 16;
-    for (int b = 0; b * per_block < columns; ++b) {
+    for (int b = 0; b < kPooledBlocks; ++b) {
       pages[b] = page_of(std::min(first / per_block + b, num_blocks - 1));
       next[b] = page_of(std::min(first / per_block + b + kPooledBlocks, num_blocks - 1));
     }
     const int type = TypeIndex(kv.dtype);
-    kernels_->weave_pooled[type]({pages, next, per_block, padded, hidden, end - first, stored_keys, stored_values});
+    const auto page_rows = [&](int width) { return static_cast<int>(s.page_bytes / (width * ElemBytes(kv.dtype))); };
+    kernels_->weave_pooled[type]({pages, per_block, padded, hidden, end - first, stored_keys, stored_values});
     // The first queries convert what is stored, and if there are many write it down for the others.
     const auto multiply = [&](bool stored, int at, int n, const std::byte* b, float* wide, int width, int depth,
                               const float* by) {
       if (stored) {
-        kernels_->product_stored[type]({a + at, c + at, n, b, width, width, depth, by, b, wide});
+        // With the keys half of the next pages are asked for, with the values the rest.
+        const std::byte* const* soon = by == nullptr ? next : next + kPooledBlocks / 2;
+        kernels_->product_stored[type]({a + at, c + at, n, b, width, width, depth, by, soon, page_rows(width), wide});
       } else {
         kernels_->product(a + at, c + at, n, {wide, width, 16}, width, depth, by != nullptr, by);
       }
-    };
-    // The values of the next group, in two parts: the processor has places for a few dozen lines under way.
-    const auto ask = [&](int from, int to) {
-      for (int b = from; b < to && b * per_block < columns; ++b) Prefetch(next[b] + s.page_bytes / 2, s.page_bytes / 2);
     };
     // So many queries at a time that what belongs to them stays in the first cache.
     for (int i = 0; i < owners; i += kHotQueries) {
       const int n = std::min(kHotQueries, owners - i);
       multiply(i == 0, i, n, stored_keys, keys, columns, padded, nullptr);
-      if (i == 0) ask(0, kPooledBlocks / 2);
       for (int j = i; j < i + n; ++j) std::fill(c[j], c[j] + hidden, kMasked);
       kernels_->softmax_rows({c + i, count + i, owner + i, n, columns, m, l, keep});
-      if (i == 0) ask(kPooledBlocks / 2, kPooledBlocks);
       for (int j = i; j < i + n; ++j) {
         a[j] = c[j] + hidden;
         c[j] = o + static_cast<int64_t>(owner[j]) * padded;

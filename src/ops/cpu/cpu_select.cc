@@ -86,7 +86,7 @@ void PoolWindow(const AttentionKernels& kernels, const SummariseParams& p, int s
   const KvView& kv = p.kv;
   const SummaryView& s = p.summary;
   const int64_t elem = ElemBytes(kv.dtype);
-  auto* page = reinterpret_cast<float*>(SummaryPage(kv, s, PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head));
+  auto* page = reinterpret_cast<float*>(s.Page(PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head));
   float* out = page + static_cast<int64_t>(pos % kv.block_tokens / s.stride) * kv.head_dim;
   std::fill(out, out + kv.head_dim, 0.0f);
   for (int u = pos + 1 - s.kernel; u <= pos;) {
@@ -330,7 +330,7 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
     a[i] = q + static_cast<int64_t>(i) * d;
   }
   const auto page_of = [&](int block) {
-    return reinterpret_cast<const float*>(SummaryPage(kv, p.summary, PhysicalBlock(p.rows, seq, block), head));
+    return reinterpret_cast<const float*>(p.summary.Page(PhysicalBlock(p.rows, seq, block), head));
   };
   for (int first = 0; first < num_blocks; first += kPooledBlocks) {
     const int blocks = std::min(kPooledBlocks, num_blocks - first);

@@ -129,7 +129,7 @@ void RefBackend::CopyBlock(const CopyBlockParams& p) {
   for (int h = 0; h < p.kv.num_kv_heads; ++h) {
     std::memcpy(p.kv.Page(p.to, h), p.kv.Page(p.from, h), p.kv.page_bytes);
     if (p.summary.kind == SummaryKind::kNone) continue;
-    std::memcpy(SummaryPage(p.kv, p.summary, p.to, h), SummaryPage(p.kv, p.summary, p.from, h), p.summary.page_bytes);
+    std::memcpy(p.summary.Page(p.to, h), p.summary.Page(p.from, h), p.summary.page_bytes);
   }
 }
 

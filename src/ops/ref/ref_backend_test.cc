@@ -41,6 +41,7 @@ class Golden : public ::testing::Test {
     summary_.kind = SummaryKind::kPooledKeys;
     summary_.page_bytes = backend_.SummaryPageBytes(kv_, summary_);
     kv_pages_.resize(kv_.page_bytes * kKvHeads * kBlocks);
+    summary_.head_bytes = summary_.page_bytes * kBlocks;
     summary_pages_.resize(summary_.page_bytes * kKvHeads * kBlocks);
     kv_.pages = kv_pages_.data();
     summary_.pages = summary_pages_.data();
@@ -92,8 +93,7 @@ TEST_F(Golden, HashedDataMatchesThePublishedConstants) {
 
 TEST_F(Golden, CompressedKey) {
   // Window 7 ends with token 143, in block 2, as that block's entry 0.
-  const auto* page = reinterpret_cast<const float*>(
-      summary_pages_.data() + static_cast<size_t>(table_[2] * kKvHeads + 1) * summary_.page_bytes);
+  const auto* page = reinterpret_cast<const float*>(summary_.Page(table_[2], 1));
   EXPECT_NEAR(page[2], -0.01537804, 1e-7);
 }
 
@@ -142,6 +142,7 @@ TEST_F(Golden, TwoQuotasAndTheBiasOfImportances) {
   const std::vector<float> some(kKvHeads * kKvHeads * kDim, 0.5f);
   summary_.importance_scale = summary_.importance_weight = some.data();
   summary_.page_bytes = backend_.SummaryPageBytes(kv_, summary_);
+  summary_.head_bytes = summary_.page_bytes * kBlocks;
   summary_pages_.assign(summary_.page_bytes * kKvHeads * kBlocks, std::byte{0});
   summary_.pages = summary_pages_.data();
   backend_.Summarise({rows_, kv_, summary_});

@@ -14,14 +14,9 @@
 
 namespace farsight {
 
-inline std::byte* SummaryPage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
-  return s.pages +
-         (static_cast<size_t>(block) * static_cast<size_t>(kv.num_kv_heads) + static_cast<size_t>(head)) * s.page_bytes;
-}
-
 // Importances lie behind the pooled keys: [B] of tokens, then [B / stride] means of windows.
 inline float* ImportancePage(const KvView& kv, const SummaryView& s, int32_t block, int head) {
-  auto* page = reinterpret_cast<float*>(SummaryPage(kv, s, block, head));
+  auto* page = reinterpret_cast<float*>(s.Page(block, head));
   return page + static_cast<size_t>(kv.block_tokens / s.stride) * static_cast<size_t>(kv.head_dim);
 }
 

@@ -19,7 +19,7 @@ DType EntryType(const KvView& kv, const SummaryView& s) {
 // Channel d of pooled key `entry` of a sequence; entries at `values` = B / stride further on are pooled values.
 double LoadEntry(const SelectParams& p, int seq, int head, int entry, int d, int values = 0) {
   const int per_block = p.kv.block_tokens / p.summary.stride;
-  const std::byte* page = SummaryPage(p.kv, p.summary, PhysicalBlock(p.rows, seq, entry / per_block), head);
+  const std::byte* page = p.summary.Page(PhysicalBlock(p.rows, seq, entry / per_block), head);
   return LoadElem(EntryType(p.kv, p.summary), page,
                   static_cast<int64_t>(values + entry % per_block) * p.kv.head_dim + d);
 }
@@ -44,7 +44,7 @@ void PoolWindow(const SummariseParams& p, int seq, int head, int pos) {
   const KvView& kv = p.kv;
   if ((pos + 1) % s.stride != 0 || pos + 1 < s.kernel) return;
   const KvReader reader{kv, p.rows, seq, head};
-  std::byte* page = SummaryPage(kv, s, PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head);
+  std::byte* page = s.Page(PhysicalBlock(p.rows, seq, pos / kv.block_tokens), head);
   const int entry = (pos % kv.block_tokens) / s.stride;
   const int first = pos + 1 - s.kernel;
   const auto dim = static_cast<size_t>(kv.head_dim);
@@ -101,10 +101,10 @@ void Sketch(const SummariseParams& p, int seq, int h, int pos) {
   const SummaryView& s = p.summary;
   const KvView& kv = p.kv;
   const KvReader reader{kv, p.rows, seq, h};
-  std::byte* page = SummaryPage(kv, s, PhysicalBlock(p.rows, seq, pos / kv.block_tokens), h);
+  std::byte* page = s.Page(PhysicalBlock(p.rows, seq, pos / kv.block_tokens), h);
   // Sketch: nothing until block 0 is full; then block 0 as a whole, afterwards token by token.
   if (pos < kv.block_tokens - 1) return;
-  std::byte* first = SummaryPage(kv, s, PhysicalBlock(p.rows, seq, 0), h);
+  std::byte* first = s.Page(PhysicalBlock(p.rows, seq, 0), h);
   auto* centre = reinterpret_cast<float*>(first);
   const int from = pos == kv.block_tokens - 1 ? 0 : pos;
   if (from == 0) {
@@ -240,7 +240,7 @@ std::vector<double> RefBackend::BlockScores(const SelectParams& p, int row, int 
     const float* query = p.q + row * p.q_stride + static_cast<int64_t>(kv_head * group + g) * kv.head_dim;
     std::vector<double> z(static_cast<size_t>(tokens));
     for (int u = 0; u < tokens; ++u) {
-      const std::byte* page = SummaryPage(kv, s, PhysicalBlock(p.rows, seq, u / kv.block_tokens), kv_head);
+      const std::byte* page = s.Page(PhysicalBlock(p.rows, seq, u / kv.block_tokens), kv_head);
       const auto* scales = reinterpret_cast<const float*>(page) + kv.head_dim;
       const auto* codes = reinterpret_cast<const int8_t*>(scales + kv.block_tokens);
       const int slot = u % kv.block_tokens;
