@@ -369,8 +369,10 @@ void CpuAttention::Attend(const AttendParams& p) {
   const int64_t queries = static_cast<int64_t>(p.rows.num_rows) * p.num_heads;
   const int64_t tasks = static_cast<int64_t>(num_tiles) * kv.num_kv_heads;
 
-  // Many tiles, one thread or a short sequence: a task is a tile and walks all of its splits.
-  const bool split = p.window == 0 && queries <= std::max(kSplitQueries, limits_.num_heads) && splits > 1 &&
+  // Many tiles, one thread or a short sequence: a task is a tile and walks all of its splits. So it does with lists
+  // that the threads can share evenly: a list is short, and merging its splits would take longer than they differ.
+  const bool even = p.ids != nullptr && tasks % pool_->num_threads() == 0;
+  const bool split = p.window == 0 && queries <= std::max(kSplitQueries, limits_.num_heads) && splits > 1 && !even &&
                      pool_->num_threads() > 1 && tasks < 4 * pool_->num_threads();
   if (!split) {
     const auto run = [&](int64_t task, int thread) {
