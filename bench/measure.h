@@ -117,7 +117,7 @@ inline double PeakGops(ThreadPool& pool, Isa isa, Arithmetic kind, const Timer& 
 #if defined(__x86_64__)
   if (isa == Isa::kScalar) return 0;
   constexpr int64_t kLoops = 1 << 18;
-  const bool wide = isa == Isa::kAvx512;
+  const bool wide = isa == Isa::kAvx512 || isa == Isa::kAmx;
   const auto loop = kind == Arithmetic::kInt8 ? (wide ? DpbusdLoop : MaddubsLoop) : (wide ? Fma512Loop : Fma256Loop);
   const double ops = (kind == Arithmetic::kInt8 ? 64 : 16) * (wide ? 2 : 1);
   const double s = timer.Median([&] { pool.RunOnAll([&](int) { loop(kLoops); }); });

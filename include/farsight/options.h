@@ -72,7 +72,7 @@ enum class PrecisionClass : uint8_t { kStrict, kReuse, kShared, kSharedReuse };
 
 struct ModelOptions {
   int threads = 0;           // 0: one for each processor this process may use
-  std::string isa = "best";  // "best", "avx512", "avx2", "scalar"
+  std::string isa = "best";  // "best", "amx", "avx512", "avx2", "scalar"
   // The double-precision reference backend instead of the fast one: hundreds of times slower, for checking.
   bool reference = false;
 };

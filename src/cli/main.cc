@@ -15,7 +15,7 @@ namespace {
 void AddModel(CLI::App* app, ModelArgs* a) {
   app->add_option("-m,--model", a->model, "Model: a path, or a name in $FARSIGHT_MODELS or models/")->required();
   app->add_option("-t,--threads", a->threads, "Threads (0: one for each processor)")->check(WholeNumber(0, 1024));
-  app->add_option("--isa", a->isa, "Instruction set: best, avx512, avx2, scalar");
+  app->add_option("--isa", a->isa, "Instruction set: best, amx, avx512, avx2, scalar");
   app->add_flag("--reference", a->reference, "Run on the slow double-precision reference backend");
 }
 

@@ -327,7 +327,7 @@ void PrintResult(const TrainForecastArgs& args, const Run& run, const ForecastPa
 void AddTrainForecast(CLI::App* app, TrainForecastArgs* a) {
   app->add_option("-m,--model", a->model.model, "Model: a path, or a name in $FARSIGHT_MODELS or models/")->required();
   app->add_option("-t,--threads", a->model.threads, "Threads (0: one for each processor)")->check(WholeNumber(0, 1024));
-  app->add_option("--isa", a->model.isa, "Instruction set of the model: best, avx512, avx2, scalar");
+  app->add_option("--isa", a->model.isa, "Instruction set of the model: best, amx, avx512, avx2, scalar");
   app->add_option("--text", a->text, "Text files to train on")->required();
   app->add_option("-o,--output", a->output, "Forecast file to write")->required();
   app->add_option("--val-text", a->val_text, "Text files to validate on (default: the end of the training text)");

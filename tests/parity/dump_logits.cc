@@ -2,7 +2,7 @@
 //
 //   dump_logits MODEL TEXT OUT POSITIONS [BACKEND [f32|f16|bf16]]
 //
-// BACKEND: reference, or an instruction set of the fast one: best (the default), avx512, avx2, scalar.
+// BACKEND: reference, or an instruction set of the fast one: best (the default), amx, avx512, avx2, scalar.
 //
 // OUT.ids: int32 token ids; OUT.logits: f32 rows of the vocabulary's size, one a position. Both in the machine's order.
 #include <cstdio>
@@ -28,7 +28,7 @@ void Write(std::ofstream& out, std::span<const T> values) {
 
 int Main(int argc, char** argv) {
   if (argc < 5 || argc > 7) {
-    return Fail("expected MODEL TEXT OUT POSITIONS [reference|best|avx512|avx2|scalar [f32|f16|bf16]]");
+    return Fail("expected MODEL TEXT OUT POSITIONS [reference|best|amx|avx512|avx2|scalar [f32|f16|bf16]]");
   }
   const std::string backend = argc > 5 ? argv[5] : "best";
   ModelOptions how;

@@ -29,10 +29,10 @@ int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 const AttentionKernels& AttentionKernelsFor(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return Avx512AttentionKernels();
+  if (isa == Isa::kAvx512 || isa == Isa::kAmx) return Avx512AttentionKernels();
   if (isa == Isa::kAvx2) return Avx2AttentionKernels();
 #endif
-  FS_CHECK(isa == Isa::kScalar || isa == Isa::kAvx2 || isa == Isa::kAvx512, "the instruction set is concrete");
+  FS_CHECK(isa != Isa::kBest, "the instruction set is concrete");
   return ScalarAttentionKernels();
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 std::vector<Isa> Isas() {
   std::vector<Isa> out;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (IsaAvailable(isa)) out.push_back(isa);
   }
   return out;

@@ -81,11 +81,37 @@ Grid MakeGrid(const CpuMatrix& w, int rows, int64_t row_bytes, int num_threads) 
   return g;
 }
 
+ManyRows ManyRowsOf(const MatMulParams<CpuMatrix>& p, const uint8_t* in, int64_t row_bytes, int64_t panel_begin,
+                    int64_t panel_end, int64_t row_begin, int64_t row_end) {
+  const CpuMatrix& w = *p.weight;
+  ManyRows m;
+  m.panel_bytes = static_cast<int64_t>(w.panel_bytes());
+  m.num_panels = panel_end - panel_begin;
+  m.num_rows = row_end - row_begin;
+  const int64_t first = panel_begin * kPanelOutputs;
+  m.tile.panel = reinterpret_cast<const uint8_t*>(w.panel(panel_begin));
+  m.tile.in = in + row_begin * row_bytes;
+  m.tile.in_stride_bytes = row_bytes;
+  m.tile.cols = w.cols();
+  m.tile.bias = p.bias != nullptr ? p.bias + first : nullptr;
+  m.tile.out = p.out + row_begin * p.out_stride + first;
+  m.tile.out_stride = p.out_stride;
+  m.tile.alpha = p.alpha;
+  m.tile.accumulate = p.accumulate;
+  m.tile.width = static_cast<int>(std::min<int64_t>(kPanelOutputs, w.rows() - (panel_end - 1) * kPanelOutputs));
+  return m;
+}
+
 // Rows [row_begin, row_end) times the panels [panel_begin, panel_end). `in` is what the kernels read for row 0.
 void MultiplyPanels(const OpKernels& kernels, const MatMulParams<CpuMatrix>& p, const uint8_t* in, int64_t row_bytes,
                     int64_t panel_begin, int64_t panel_end, int64_t row_begin, int64_t row_end) {
   const CpuMatrix& w = *p.weight;
-  if (row_end - row_begin >= kMinExpandedRows && CanExpand(kernels, w)) {
+  const int64_t rows = row_end - row_begin;
+  const auto many = kernels.matmul_many[static_cast<int>(w.dtype())];
+  if (many != nullptr && rows >= kernels.min_many_rows[static_cast<int>(w.dtype())]) {
+    return many(ManyRowsOf(p, in, row_bytes, panel_begin, panel_end, row_begin, row_end));
+  }
+  if (rows >= kMinExpandedRows && CanExpand(kernels, w)) {
     return MultiplyExpanded(kernels, p, in, row_bytes, panel_begin, panel_end, row_begin, row_end);
   }
   const auto& by_rows = kernels.matmul[static_cast<int>(w.dtype())];
@@ -130,6 +156,7 @@ const OpKernels& OpKernelsFor(Isa isa) {
 #if defined(FARSIGHT_X86_KERNELS)
   if (isa == Isa::kAvx2) return Avx2OpKernels();
   if (isa == Isa::kAvx512) return Avx512OpKernels();
+  if (isa == Isa::kAmx) return AmxOpKernels();
 #endif
   FS_CHECK(isa == Isa::kScalar, "the instruction set was resolved before its kernels are asked for");
   return ScalarOpKernels();
@@ -173,7 +200,7 @@ Status CpuBackend::Reserve(const OpLimits& limits) {
                            " rows of " + std::to_string(limits.max_width));
   }
   const size_t row = static_cast<size_t>(CeilDiv(limits.max_width, kBlockInputs)) * sizeof(QuantBlock);
-  const size_t bytes = row * static_cast<size_t>(limits.max_rows);
+  const size_t bytes = row * static_cast<size_t>(limits.max_rows + kRowsPastEnd);
   if (bytes > scratch_.size()) {
     FS_ASSIGN_OR_RETURN(scratch_, arena_.Allocate(bytes));
   }
@@ -181,8 +208,8 @@ Status CpuBackend::Reserve(const OpLimits& limits) {
     max_precise_ = std::max(max_precise_, limits.max_precise);
     precise_width_ = std::max(precise_width_, limits.max_width);
     const size_t widest = static_cast<size_t>(CeilDiv(precise_width_, kBlockInputs));
-    FS_ASSIGN_OR_RETURN(precise_in_,
-                        AllocateHost(widest * (2 * kPreciseRows * sizeof(QuantBlock) + kBlockInputs * sizeof(float))));
+    FS_ASSIGN_OR_RETURN(precise_in_, AllocateHost(widest * ((2 * kPreciseRows + kRowsPastEnd) * sizeof(QuantBlock) +
+                                                            kBlockInputs * sizeof(float))));
     FS_ASSIGN_OR_RETURN(precise_out_,
                         AllocateHost(2 * kPreciseRows * static_cast<size_t>(max_precise_) * sizeof(float)));
   }
@@ -210,9 +237,10 @@ void CpuBackend::MatMul(const MatMulParams<CpuMatrix>& p) {
   if (p.precise && p.weight->rows() <= max_precise_) return MultiplyPrecisely(p);
   const int64_t cols = p.weight->cols();
   const int64_t row_bytes = cols / kBlockInputs * static_cast<int64_t>(sizeof(QuantBlock));
-  FS_CHECK(static_cast<int64_t>(scratch_.size()) >= row_bytes, "Reserve saw the widest product");
+  const int64_t reserved = static_cast<int64_t>(scratch_.size()) / row_bytes - kRowsPastEnd;
+  FS_CHECK(reserved >= 1, "Reserve saw the widest product");
   // Rows do not depend on each other, so more rows than were reserved are done in slices.
-  const int64_t slice = std::min<int64_t>(p.num_rows, static_cast<int64_t>(scratch_.size()) / row_bytes);
+  const int64_t slice = std::min<int64_t>(p.num_rows, reserved);
   auto* codes = scratch_.as<uint8_t>();
   for (int64_t first = 0; first < p.num_rows; first += slice) {
     MatMulParams<CpuMatrix> part = p;
@@ -231,7 +259,7 @@ void CpuBackend::MultiplyPrecisely(const MatMulParams<CpuMatrix>& p) {
   const int64_t outputs = p.weight->rows();
   const int64_t row_bytes = cols / kBlockInputs * static_cast<int64_t>(sizeof(QuantBlock));
   auto* codes = precise_in_.as<uint8_t>();
-  auto* lost = reinterpret_cast<float*>(codes + 2 * kPreciseRows * row_bytes);
+  auto* lost = reinterpret_cast<float*>(codes + (2 * kPreciseRows + kRowsPastEnd) * row_bytes);
   auto* sums = precise_out_.as<float>();
   for (int first = 0; first < p.num_rows; first += kPreciseRows) {
     const int rows = std::min(kPreciseRows, p.num_rows - first);

@@ -6,6 +6,10 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace farsight {
 namespace {
@@ -30,9 +34,37 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vnni");
 }
+
+#if defined(__linux__)
+// The state of tiles is large, so a process asks for it, once and before the threads that use it are started.
+bool AskForTiles() {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  constexpr unsigned kTile = 1u << 24;
+  constexpr unsigned kInt8 = 1u << 25;
+  constexpr unsigned kOsXsave = 1u << 27;
+  constexpr unsigned kTileState = 3u << 17;  // configuration and data
+  constexpr int kRequest = 0x1023;           // ARCH_REQ_XCOMP_PERM
+  constexpr int kTileData = 18;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) return false;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  return (a & kTileState) == kTileState && syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+}
+#else
+bool AskForTiles() { return false; }
+#endif
+
+bool HasAmx() {
+  static const bool has = HasAvx512() && AskForTiles();
+  return has;
+}
 #else
 bool HasAvx2() { return false; }
 bool HasAvx512() { return false; }
+bool HasAmx() { return false; }
 #endif
 
 }  // namespace
@@ -47,15 +79,17 @@ const char* IsaName(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAmx:
+      return "amx";
   }
   return "?";
 }
 
 StatusOr<Isa> ParseIsa(std::string_view name) {
-  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (name == IsaName(isa)) return isa;
   }
-  return InvalidArgument("expected an instruction set of best, scalar, avx2 or avx512, got '" + std::string(name) +
+  return InvalidArgument("expected an instruction set of best, scalar, avx2, avx512 or amx, got '" + std::string(name) +
                          "'");
 }
 
@@ -68,6 +102,8 @@ bool IsaAvailable(Isa isa) {
       return HasAvx2();
     case Isa::kAvx512:
       return HasAvx512();
+    case Isa::kAmx:
+      return HasAmx();
   }
   return false;
 }
@@ -82,6 +118,7 @@ StatusOr<Isa> ResolveIsa(Isa isa) {
     }
   }
   if (isa == Isa::kBest) {
+    if (HasAmx()) return Isa::kAmx;
     if (HasAvx512()) return Isa::kAvx512;
     return HasAvx2() ? Isa::kAvx2 : Isa::kScalar;
   }

@@ -20,10 +20,10 @@ namespace {
 constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
                                DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
-std::vector<Isa> AvailableIsas() {
+std::vector<Isa> AvailableIsas(Isa first = Isa::kScalar) {
   std::vector<Isa> out;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
-    if (IsaAvailable(isa)) out.push_back(isa);
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    if (isa >= first && IsaAvailable(isa)) out.push_back(isa);
   }
   return out;
 }
@@ -240,6 +240,48 @@ TEST_P(MatMul, ManyRowsOfManyInputsEqualSingleRows) {
   }
 }
 
+// Tiles are another way to the same integers, so their set has the bits of AVX-512: of rows that fill no tile, outputs
+// that fill no panel, and inputs that are taken in several chunks.
+class MatMulTiles : public MatMul {
+ protected:
+  void Compare(int64_t n, int rows, bool accumulate) {
+    const Weight weight = MakeWeight(type_, n, cols_, static_cast<uint32_t>(n));
+    const std::vector<float> in = Gaussian(static_cast<size_t>(rows * cols_), static_cast<uint32_t>(rows));
+    const std::vector<float> bias = Gaussian(static_cast<size_t>(n), 43);
+    const auto w = tiles_->PrepareMatrix({&weight.view, 1});
+    ASSERT_TRUE(w.ok());
+    MatMulParams<CpuMatrix> p;
+    p.weight = &*w;
+    p.in = in.data();
+    p.bias = rows % 2 == 0 ? bias.data() : nullptr;
+    p.in_stride = cols_;
+    p.out_stride = n + 3;
+    p.num_rows = rows;
+    p.alpha = rows % 3 == 0 ? 0.25f : 1.0f;
+    p.accumulate = accumulate;
+    std::vector<float> want(static_cast<size_t>(rows * p.out_stride), 0.5f);
+    std::vector<float> got = want;
+    p.out = want.data();
+    vectors_->MatMul(p);
+    p.out = got.data();
+    tiles_->MatMul(p);
+    ASSERT_EQ(0, std::memcmp(got.data(), want.data(), got.size() * sizeof(float)))
+        << n << " outputs, " << rows << " rows, " << cols_ << " inputs";
+  }
+
+  std::unique_ptr<CpuBackend> tiles_ = Make(2, Isa::kAmx, 160, 4096);
+  std::unique_ptr<CpuBackend> vectors_ = Make(1, Isa::kAvx512, 160, 4096);
+};
+
+TEST_P(MatMulTiles, HaveTheBitsOfAvx512) {
+  for (int rows = 1; rows <= 40; ++rows) {
+    for (const int64_t n : {1, 37, 64}) Compare(n, rows, rows % 4 < 2);
+    Compare(37, rows, rows % 4 >= 2);
+  }
+  cols_ = 2048 + (InfoOf(type_).block_elems > 32 ? 256 : 96);
+  for (const int rows : {9, 16, 25, 40, 130, 139}) Compare(37, rows, rows % 2 == 0);
+}
+
 TEST_P(MatMul, EachSetAgreesWithScalarToRounding) {
   const Weight weight = MakeWeight(type_, 40, cols_, 8);
   const std::vector<float> in = Gaussian(static_cast<size_t>(9 * cols_), 4);
@@ -372,6 +414,11 @@ INSTANTIATE_TEST_SUITE_P(All, MatMul,
                          ::testing::Combine(::testing::ValuesIn(AvailableIsas()), ::testing::ValuesIn(kAllTypes)),
                          NameOf);
 
+INSTANTIATE_TEST_SUITE_P(All, MatMulTiles,
+                         ::testing::Combine(::testing::ValuesIn(AvailableIsas(Isa::kAmx)),
+                                            ::testing::ValuesIn(kAllTypes)),
+                         NameOf);
+
 TEST(PrepareMatrix, RefusesWhatDoesNotFit) {
   auto backend = CpuBackend::Create(1, Isa::kScalar);
   ASSERT_TRUE(backend.ok());
@@ -397,7 +444,7 @@ TEST(PrepareMatrix, RefusesWhatDoesNotFit) {
 }
 
 TEST(IsaChoice, NamesRoundTripAndUnknownOnesAreRefused) {
-  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     const auto parsed = ParseIsa(IsaName(isa));
     ASSERT_TRUE(parsed.ok());
     EXPECT_EQ(*parsed, isa);

@@ -167,7 +167,7 @@ TEST(NsaGolden, Reference) {
 }
 
 TEST(NsaGolden, EveryInstructionSet) {
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     if (!IsaAvailable(isa)) continue;
     const auto backend = CpuBackend::Create(2, isa).value();
     Check(*backend, IsaName(isa));

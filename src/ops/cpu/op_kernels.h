@@ -45,12 +45,24 @@ struct ExpandedTile {
   bool last = false;         // no inputs follow: the rows are finished
 };
 
+// Many rows times consecutive panels. `tile` is that of the first panel and row; its `width` is the last panel's.
+struct ManyRows {
+  MatMulTile tile;
+  int64_t panel_bytes = 0;
+  int64_t num_panels = 0;
+  int64_t num_rows = 0;  // at least min_many_rows; records of kRowsPastEnd more may be read
+};
+inline constexpr int kRowsPastEnd = 3;
+
 struct OpKernels {
   void (*matmul[kNumDTypes][kMaxTileRows])(const MatMulTile& t);  // [dtype][rows - 1]
   // Null where unpacking costs too little to be worth it. `cols` is a multiple of the format's block.
   void (*expand[kNumDTypes])(const uint8_t* panel, int64_t cols, uint8_t* out);
   void (*matmul_expanded[kNumDTypes])(const ExpandedTile& t);
   int expanded_sub_bytes[kNumDTypes];
+  // Null where many rows have no kernel of their own.
+  void (*matmul_many[kNumDTypes])(const ManyRows& m);
+  int min_many_rows[kNumDTypes];  // from which it is the faster
   // n values, a multiple of 32, into n / 32 QuantBlock records.
   void (*quantise)(const float* in, int64_t n, uint8_t* out);
   // Rows [begin, end) of an op.
@@ -62,6 +74,7 @@ struct OpKernels {
 const OpKernels& ScalarOpKernels();
 const OpKernels& Avx2OpKernels();
 const OpKernels& Avx512OpKernels();
+const OpKernels& AmxOpKernels();
 const OpKernels& OpKernelsFor(Isa isa);  // concrete and available
 
 }  // namespace farsight
