@@ -101,7 +101,7 @@ enum class DirectIo : uint8_t {
 struct AsyncFileOptions {
   IoEngine engine = IoEngine::kAuto;
   DirectIo direct = DirectIo::kAuto;
-  int threads = 4;                 // of the pool; 1 to 64
+  int threads = 4;                 // of the pool; 1 to 64, fewer where the system refuses more
   int queue_depth = 64;            // operations under way at once; 1 to 4096
   const IoCalls* calls = nullptr;  // of the pool; null: the system's
 };

@@ -81,7 +81,8 @@ Status SyncFile(const EngineFile& file, const IoCalls& calls);
 StatusOr<uint64_t> SizeOf(const EngineFile& file);
 Status ResizeFile(const EngineFile& file, uint64_t bytes);
 
-std::unique_ptr<AsyncFile> NewThreadedFile(EngineFile file, const AsyncFileOptions& options);
+// kUnavailable where the system starts no thread; some are enough.
+StatusOr<std::unique_ptr<AsyncFile>> NewThreadedFile(EngineFile file, const AsyncFileOptions& options);
 // Leaves `file` untouched when io_uring is not available.
 StatusOr<std::unique_ptr<AsyncFile>> NewUringFile(EngineFile* file, const AsyncFileOptions& options);
 

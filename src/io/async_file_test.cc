@@ -309,6 +309,39 @@ TEST(AsyncFileOpen, BadOptionsAreRefused) {
   }
 }
 
+// From here on the process gets `error` from two system calls. False: the system has no such filter.
+bool Forbid(uint32_t call, uint32_t other, uint32_t error) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, other, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {5, filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(AsyncFileOpen, WhereNoThreadMayStartThePoolIsUnavailable) {
+  testing::TempDir dir;
+  const std::string path = dir.Write("a", "x");
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!Forbid(SYS_clone, SYS_clone3, EAGAIN)) _exit(77);
+    AsyncFileOptions o;
+    o.engine = IoEngine::kThreads;
+    const auto file = OpenAsyncFile(OpenRegularFile(path, FileAccess::kRead).value(), path, o);
+    const bool told = file.status().message() == "the system starts no thread to read and write '" + path + "'";
+    _exit(file.status().code() != StatusCode::kUnavailable ? 1 : told ? 0 : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 // In a child without io_uring, as container runtimes forbid it, the pool serves.
 TEST(AsyncFileOpen, WhereIoUringIsForbiddenThePoolServes) {
   testing::TempDir dir;
@@ -316,16 +349,7 @@ TEST(AsyncFileOpen, WhereIoUringIsForbiddenThePoolServes) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const sock_fprog program = {4, filter};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
-      _exit(77);
-    }
+    if (!Forbid(SYS_io_uring_setup, SYS_io_uring_setup, EPERM)) _exit(77);
     AsyncFileOptions o;
     o.direct = DirectIo::kOff;
     o.engine = IoEngine::kUring;

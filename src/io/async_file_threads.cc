@@ -2,6 +2,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,7 +19,14 @@ class ThreadedFile final : public AsyncFile {
         calls_(options.calls != nullptr ? *options.calls : SystemIoCalls()),
         ops_(file_.path, file_.direct, options.queue_depth),
         ring_(static_cast<size_t>(options.queue_depth)) {
-    for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { Work(); });
+    // Fewer where the system refuses more.
+    for (int i = 0; i < options.threads; ++i) {
+      try {
+        threads_.emplace_back([this] { Work(); });
+      } catch (const std::system_error&) {
+        break;
+      }
+    }
   }
 
   ~ThreadedFile() override {
@@ -29,6 +37,8 @@ class ThreadedFile final : public AsyncFile {
     work_.notify_all();
     for (auto& t : threads_) t.join();  // after the queue is empty: memory of an operation may go away after this
   }
+
+  bool HasThreads() const { return !threads_.empty(); }
 
   IoTicket Start(IoKind kind, std::span<const IoPiece> pieces) override {
     std::unique_lock lock(mutex_);
@@ -102,8 +112,12 @@ class ThreadedFile final : public AsyncFile {
 
 }  // namespace
 
-std::unique_ptr<AsyncFile> NewThreadedFile(EngineFile file, const AsyncFileOptions& options) {
-  return std::make_unique<ThreadedFile>(std::move(file), options);
+StatusOr<std::unique_ptr<AsyncFile>> NewThreadedFile(EngineFile file, const AsyncFileOptions& options) {
+  auto threaded = std::make_unique<ThreadedFile>(std::move(file), options);
+  if (!threaded->HasThreads()) {
+    return Unavailable("the system starts no thread to read and write '" + threaded->path() + "'");
+  }
+  return std::unique_ptr<AsyncFile>(std::move(threaded));
 }
 
 }  // namespace farsight::internal
