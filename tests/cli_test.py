@@ -239,6 +239,8 @@ class Cli(unittest.TestCase):
         self.refused("eval", "needle", *m, "-o", "xml", code=2, words=("xml",))
         self.refused("eval", "needle", *m, "--form", "poem", code=2, words=("poem",))
         self.refused("trace-view", "text.txt", words=("trace",))
+        self.refused("run", *m, "-p", "x", "--trace", "no/such/t.json", words=("no/such/t.json",))
+        self.refused("run", "-m", "absent", "-p", "x", "--trace", ".", words=("'.'", "directory"))
 
     def test_output_that_cannot_be_written_is_an_error(self):
         for args in (("run", "-p", "x", "-n", "3"), ("run", "-p", "x", "-n", "3", "--json"), ("inspect",),

@@ -225,6 +225,9 @@ int Run(const RunArgs& args) {
   if (!options.ok()) {
     return FailUsage(options.status());
   }
+  if (!args.trace.empty()) {
+    if (const Status s = CheckWritable(args.trace); !s.ok()) return Fail(s);  // not only after the answer
+  }
   auto model = LoadModel(args.model);
   if (!model.ok()) return Fail(model.status());
   if (const Status s = LoadCompanions(args, **model, &*options); !s.ok()) return Fail(s);

@@ -120,6 +120,20 @@ Status WriteFileAtomically(const std::string& path, std::string_view content) {
   return status;
 }
 
+Status CheckWritable(const std::string& path) {
+  struct stat old = {};
+  const bool exists = stat(path.c_str(), &old) == 0;
+  if (exists && S_ISDIR(old.st_mode)) return InvalidArgument("'" + path + "' is a directory; a file was expected");
+  if (exists && !S_ISREG(old.st_mode)) {  // opening a pipe would wait for its reader
+    return access(path.c_str(), W_OK) == 0 ? OkStatus() : FromErrno("cannot open '" + path + "'", errno);
+  }
+  std::string temporary = Resolved(path) + ".XXXXXX";
+  const Descriptor file{mkstemp(temporary.data())};
+  if (file.fd < 0) return FromErrno("cannot create a file beside '" + path + "'", errno);
+  unlink(temporary.c_str());
+  return OkStatus();
+}
+
 bool IsDirectory(const std::string& path) {
   struct stat st = {};
   return stat(path.c_str(), &st) == 0 && S_ISDIR(st.st_mode);

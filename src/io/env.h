@@ -38,6 +38,9 @@ StatusOr<std::string> ReadFileToString(const std::string& path, size_t max_bytes
 // Writes a temporary file beside `path`, then renames it: readers see the old file or the new one. Symbolic links are
 // followed, the old file's permissions are kept, and a device or pipe (/dev/stdout) is written to, not replaced.
 Status WriteFileAtomically(const std::string& path, std::string_view content);
+// Would WriteFileAtomically find a place for a file? For those whose content takes long to come about. Leaves nothing
+// behind; a disk that is full later is told then.
+Status CheckWritable(const std::string& path);
 
 bool IsDirectory(const std::string& path);
 bool FileExists(const std::string& path);

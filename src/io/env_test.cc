@@ -122,6 +122,18 @@ TEST(WriteFileAtomically, RefusesDirectories) {
   EXPECT_EQ(WriteFileAtomically(dir.Path("no/such/file"), "x").code(), StatusCode::kNotFound);
 }
 
+TEST(CheckWritable, TellsWhatWritingWouldAndLeavesNothingBehind) {
+  const TempDir dir;
+  EXPECT_EQ(CheckWritable(dir.path()).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckWritable(dir.Path("no/such/file")).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(CheckWritable("/dev/null").ok());
+  EXPECT_TRUE(CheckWritable(dir.Path("new")).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  const std::string path = dir.Write("old", "kept");
+  EXPECT_TRUE(CheckWritable(path).ok());
+  EXPECT_EQ(Read(path), "kept");
+}
+
 TEST(Paths, AreTold) {
   const TempDir dir;
   dir.Write("a", "");
