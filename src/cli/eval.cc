@@ -165,7 +165,7 @@ Status Likelihood(const Setting& s, bool bits_per_byte) {
   for (size_t v = 0; v < scores.size(); ++v) {
     const eval::TextScore& score = scores[v];
     const eval::Variant& variant = engines.variant(v);
-    const std::vector<Table::Value> head = {Table::Text(variant.Name()), Table::Integer(variant.Blocks()),
+    const std::vector<Table::Value> head = {Table::Text(variant.Name()), Table::Integer(variant.blocks),
                                             Table::Integer(variant.Bits()), Table::Integer(spec.context),
                                             Table::Integer(spec.prefix)};
     const auto add = [&](std::vector<Table::Value> rest) {
@@ -224,7 +224,7 @@ Status Compare(const Setting& s) {
     const eval::Comparison c =
         eval::Compare(reference, logits, s.model->info().vocab, part.subspan(static_cast<size_t>(prefix) + 1));
     const eval::Variant& v = engines.variant(i);
-    table.Add({Table::Text(v.Name()), Table::Integer(v.Blocks()), Table::Integer(v.Bits()), Table::Integer(prefix),
+    table.Add({Table::Text(v.Name()), Table::Integer(v.blocks), Table::Integer(v.Bits()), Table::Integer(prefix),
                Table::Integer(c.tokens), Table::Real(c.kl_mean, 5), Table::Real(c.kl_p99, 4),
                Table::Real(100 * c.top1, 2), Table::Real(std::exp(c.nll), 4),
                Table::Real(std::exp(c.nll_reference), 4)});

@@ -186,7 +186,7 @@ TEST_F(EvalTest, AGridCountsEverySampleUnderEveryPolicy) {
   for (const Cell& c : *cells) {
     EXPECT_EQ(c.n, 2);
     EXPECT_GT(c.blocks_held, 0);
-    const bool all = engines.variant(c.variant).Blocks() != 4;
+    const bool all = engines.variant(c.variant).blocks != 4;
     EXPECT_EQ(c.blocks_read == c.blocks_held, all);
   }
   EXPECT_THAT(PrintGrid(grid, engines, *cells, "tiny", Format::kMarkdown),
@@ -265,6 +265,23 @@ TEST_F(EvalTest, PoliciesThatReadSparselyKeepEnginesOfTheirOwn) {
   Engine* const dense = *engines->Use(0);
   EXPECT_EQ(*engines->Use(1), dense);
   EXPECT_NE(*engines->Use(2), dense);
+}
+
+TEST_F(EvalTest, AVariantTellsTheBlocksThatItRunsWith) {
+  EngineOptions options;
+  options.context_tokens = 400;
+  auto dense = PolicyEngines::Make(
+      model_, *MakeVariants({AttentionPolicy::kDense, AttentionPolicy::kSketch}, {}, {}, {}), options);
+  ASSERT_TRUE(dense.ok()) << dense.status().message();
+  EXPECT_EQ(dense->variant(0).Label(), "dense");
+  EXPECT_EQ(dense->variant(1).Label(), "sketch 4 bits 24 blocks");
+  const auto model = Model::Load(dir_.Write("nosa.gguf", farsight::testing::TinyModel("nosa")), {.threads = 1});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  for (const auto& [asked, runs] : {std::pair<std::vector<int>, int>{{}, 8}, {{7}, 7}}) {
+    auto sparse = PolicyEngines::Make(*model, *MakeVariants({AttentionPolicy::kStale}, asked, {}, {}), options);
+    ASSERT_TRUE(sparse.ok()) << sparse.status().message();
+    EXPECT_EQ(sparse->variant(0).blocks, runs) << "what the model was trained with, unless a number is asked for";
+  }
 }
 
 TEST_F(EvalTest, OnlySpardaUsesTheForecast) {
@@ -356,7 +373,7 @@ TEST_F(EvalTest, ABudgetOfAllBlocksIsDense) {
     ASSERT_TRUE(other.ok());
     const Comparison c = Compare(*dense, *other, model_->info().vocab, std::span(text).subspan(501));
     EXPECT_EQ(c.tokens, 100);
-    EXPECT_EQ(c.kl_mean == 0, engines.variant(i).Blocks() == 1000) << engines.variant(i).Label();
+    EXPECT_EQ(c.kl_mean == 0, engines.variant(i).blocks == 1000) << engines.variant(i).Label();
   }
 }
 

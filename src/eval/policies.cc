@@ -9,7 +9,7 @@ namespace farsight::eval {
 std::string Variant::Label() const {
   std::string label = Name();
   if (Bits() > 0) label += fmt::format(" {} bit{}", Bits(), Bits() == 1 ? "" : "s");
-  if (Blocks() > 0) label += fmt::format(" {} block{}", Blocks(), Blocks() == 1 ? "" : "s");
+  if (blocks > 0) label += fmt::format(" {} block{}", blocks, blocks == 1 ? "" : "s");
   return label;
 }
 
@@ -20,10 +20,9 @@ StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& 
   const std::vector<int> all_bits = sketch_bits.empty() ? std::vector<int>{base.sketch_bits} : sketch_bits;
   std::vector<Variant> variants;
   for (const AttentionPolicy policy : policies) {
-    const bool budgeted = policy == AttentionPolicy::kSparda || policy == AttentionPolicy::kInfinigen ||
-                          policy == AttentionPolicy::kStale;
     const bool selects = policy == AttentionPolicy::kInfLlm2 || policy == AttentionPolicy::kSketch ||
-                         (budgeted && !top_k_blocks.empty());
+                         policy == AttentionPolicy::kSparda || policy == AttentionPolicy::kInfinigen ||
+                         policy == AttentionPolicy::kStale;
     for (const int bits : policy == AttentionPolicy::kSketch ? all_bits : std::vector<int>{base.sketch_bits}) {
       for (const int blocks : selects ? budgets : std::vector<int>{base.top_k_blocks}) {
         Variant v;
@@ -31,7 +30,7 @@ StatusOr<std::vector<Variant>> MakeVariants(const std::vector<AttentionPolicy>& 
         v.options.policy = policy;
         v.options.sketch_bits = bits;
         v.options.top_k_blocks = blocks;
-        v.budget = selects;
+        v.blocks = selects && !top_k_blocks.empty() ? blocks : 0;
         FS_RETURN_IF_ERROR(Validate(v.options));
         variants.push_back(v);
       }
@@ -70,6 +69,8 @@ StatusOr<PolicyEngines> PolicyEngines::Make(std::shared_ptr<Model> model, std::v
       if (shared >= variants.size() && ReadsDensely(**engine)) shared = out.engines_.size();
       out.engines_.push_back(std::move(*engine));
     }
+    const AttentionOptions runs = out.engines_[out.engine_of_.back()]->stats().attention;
+    variant.blocks = runs.policy == AttentionPolicy::kDense ? 0 : runs.top_k_blocks;
     out.variants_.push_back(std::move(variant));
   }
   out.set_to_.resize(out.engines_.size(), out.size());

@@ -13,9 +13,8 @@ namespace farsight::eval {
 // A policy with its budget, as one row of a table.
 struct Variant {
   AttentionOptions options;
-  bool budget = false;  // options.top_k_blocks was asked for by number
+  int blocks = 0;  // that a query attends to; 0: all, or not known before the model is
   std::string Name() const { return AttentionPolicyName(options.policy); }
-  int Blocks() const { return budget ? options.top_k_blocks : 0; }  // 0: all, or what the model was trained with
   int Bits() const { return options.policy == AttentionPolicy::kSketch ? options.sketch_bits : 0; }
   std::string Label() const;  // "dense", "sketch 2 bits 24 blocks"
 };

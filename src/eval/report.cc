@@ -64,7 +64,7 @@ std::string PrintLong(const Grid& grid, const PolicyEngines& engines, const std:
     const Variant& v = engines.variant(c.variant);
     const Interval ci = Wilson(c.right, c.n);
     table.Add({Table::Text(model), Table::Text(TaskName(grid.task)), Table::Text(FormName(grid)),
-               Table::Integer(static_cast<int64_t>(grid.seed)), Table::Text(v.Name()), Table::Integer(v.Blocks()),
+               Table::Integer(static_cast<int64_t>(grid.seed)), Table::Text(v.Name()), Table::Integer(v.blocks),
                Table::Integer(v.Bits()), Table::Integer(c.length), Table::Integer(c.axis), Table::Integer(c.n),
                Table::Integer(c.right), Table::Real(Ratio(c.right, c.n), 4), Table::Real(ci.low, 4),
                Table::Real(ci.high, 4), Table::Real(c.queries > 0 ? c.share / static_cast<double>(c.queries) : 0, 4),
