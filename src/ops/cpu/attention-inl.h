@@ -477,9 +477,11 @@ constexpr AttentionKernels kAttentionKernels = {
     ShareWeights,
     MixWeights,
     BlockSums,
+    Turn,
     ExpSum,
     MaxValue,
     BlockMax,
+    BlockTops,
     TakeBest,
     SketchBlock};
 

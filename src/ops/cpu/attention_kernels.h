@@ -113,11 +113,17 @@ struct AttentionKernels {
   // out[b] = sum over i < reach of factors[i] * x[b * per_block + i], for b < blocks; reach is at least per_block.
   // There are numbers for whole sixteens of blocks, and behind those as many as the last one reaches.
   void (*block_sums)(const float* x, const float* factors, int reach, int per_block, int blocks, float* out);
+  // Sixteen rows of d numbers, `at` in each, become columns: [d][16].
+  void (*turn)(const float* const* rows, int64_t at, int d, float* to);
   // x = exp(x - max) in place, returns the sum. Any n.
   float (*exp_sum)(float* x, int n, float max);
   float (*max)(const float* x, int n);
   // out[b] = the largest of `least` and of z [windows] from per_block * b - skip to before per_block * (b + 1).
   void (*block_max)(const float* z, int windows, int per_block, int skip, int num_blocks, float least, float* out);
+  // Scores z[r] [per_block][16] of rows over 16 blocks, no number among them: out[r * stride + b] = the largest of
+  // those of block b, then out[r * stride + b - 1] that or the largest of the first `skip` of block b (at most
+  // per_block), for b < 16.
+  void (*block_tops)(const float* const* z, int rows, int per_block, int skip, float least, float* out, int64_t stride);
   // The places of the `want` largest of x [n], ascending; of equal ones the first. Returns how many there are. No x is
   // less than `least` or no number.
   int (*take_best)(const float* x, int n, int want, float least, int32_t* ids);

@@ -57,6 +57,10 @@ class CpuAttention {
   static void Weigh(const SummariseParams& p, int seq, int head, int pos);
   int64_t PooledStride(const SelectParams& p) const;
   float* BlockScratch(int block_tokens, float* scratch) const;
+  static bool OnlyTops(const SelectParams& p);
+  int64_t TopsStride() const;
+  float* Tops(float* scratch, int row) const { return scratch + row * TopsStride() + 1; }
+  void PooledTops(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
   void PooledProducts(const SelectParams& p, const Tile& tile, int head, float* scratch) const;
   void PooledScores(const SelectParams& p, int row, int head, float* z, float* scores) const;
   void SketchParts(const SelectParams& p, int row, int head, int begin, int end, float* parts, float* room) const;

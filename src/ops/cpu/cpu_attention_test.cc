@@ -329,8 +329,11 @@ TEST_P(AttentionTest, PartsAndSlotsGiveTheSameBits) {
 // A selection that skips the local blocks chooses the same before and after the row's own keys are summarised.
 TEST_P(AttentionTest, SkippingLocalBlocksNeedsNothingNew) {
   auto cpu = Cpu();
-  for (const SummaryView& summary : {Pooled(), Sketch(2)}) {
-    const Shape s{2, 2, 64, 64, DType::kF16, summary};
+  const std::pair<SummaryView, int> cases[] = {{Pooled(), 64},       {Pooled(16, 8), 80},  {Pooled(64, 64), 8},
+                                               {Pooled(4, 1), 16},   {Pooled(80, 16), 10}, {Pooled(128, 16), 64},
+                                               {Pooled(96, 32), 64}, {Sketch(2), 64}};
+  for (const auto& [summary, dim] : cases) {
+    const Shape s{2, 2, dim, 64, DType::kF16, summary};
     Layer<CpuBackend> layer(*cpu, s, {1400});
     for (int at = 0; at < 1400; at += at < 1300 ? 1300 : 1) {
       std::vector<int32_t> early, late, usual, counts;
@@ -349,7 +352,7 @@ TEST_P(AttentionTest, SkippingLocalBlocksNeedsNothingNew) {
       if (at > 0) {
         ASSERT_EQ(early, late) << at;
       }
-      ASSERT_EQ(late, usual) << at;
+      ASSERT_EQ(late, usual) << at << ", windows of " << summary.kernel << " every " << summary.stride;
     }
   }
 }

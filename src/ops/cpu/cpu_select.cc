@@ -1,8 +1,4 @@
 // Key summaries and block selection.
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -28,35 +24,8 @@ void PrefetchRun(const float* run, int n) {
   for (int i = 0; i < n; i += 16) __builtin_prefetch(run + i);
 }
 
-// Rows [n][d] become columns [entry, entry + n) of panels of 16 columns, [d][16] each. A store for each number is what
-// the scores of a single row spend their time with, so four rows turn together.
-void PackPooled(const float* rows, int n, int d, int entry, float* panels) {
-  const auto column = [&](int e) { return panels + static_cast<int64_t>(e / 16) * 16 * d + e % 16; };
-  int e = 0;
-#if defined(__SSE2__)
-  if (entry % 4 == 0 && d % 4 == 0) {
-    for (; e + 4 <= n; e += 4) {
-      const float* from = rows + static_cast<int64_t>(e) * d;
-      float* to = column(entry + e);
-      for (int j = 0; j < d; j += 4) {
-        __m128 a = _mm_loadu_ps(from + j), b = _mm_loadu_ps(from + d + j);
-        __m128 c = _mm_loadu_ps(from + 2 * d + j), f = _mm_loadu_ps(from + 3 * d + j);
-        _MM_TRANSPOSE4_PS(a, b, c, f);
-        _mm_storeu_ps(to + j * 16, a);
-        _mm_storeu_ps(to + (j + 1) * 16, b);
-        _mm_storeu_ps(to + (j + 2) * 16, c);
-        _mm_storeu_ps(to + (j + 3) * 16, f);
-      }
-    }
-  }
-#endif
-  for (; e < n; ++e) {
-    float* to = column(entry + e);
-    for (int j = 0; j < d; ++j) to[j * 16] = rows[static_cast<int64_t>(e) * d + j];
-  }
-}
-
-// Scores that are no probabilities: one query serves the group, and a softmax would only keep their order.
+// Scores that are no probabilities, and not scaled: one query serves the group, and a softmax would only keep their
+// order.
 bool ScoresRaw(const SelectParams& p) {
   return p.summary.kind == SummaryKind::kPooledKeys && p.num_heads == p.kv.num_kv_heads;
 }
@@ -326,7 +295,8 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
   for (int i = 0; i < queries; ++i) {
     const float* from =
         p.q + (tile.first_row + i / group) * p.q_stride + static_cast<int64_t>(head * group + i % group) * d;
-    for (int j = 0; j < d; ++j) q[static_cast<int64_t>(i) * d + j] = from[j] * p.scale;
+    const float scale = ScoresRaw(p) ? 1.0f : p.scale;
+    for (int j = 0; j < d; ++j) q[static_cast<int64_t>(i) * d + j] = from[j] * scale;
     a[i] = q + static_cast<int64_t>(i) * d;
   }
   const auto page_of = [&](int block) {
@@ -334,14 +304,70 @@ void CpuAttention::PooledProducts(const SelectParams& p, const Tile& tile, int h
   };
   for (int first = 0; first < num_blocks; first += kPooledBlocks) {
     const int blocks = std::min(kPooledBlocks, num_blocks - first);
-    const int columns = (blocks * per_block + 15) / 16 * 16;
-    if (columns > blocks * per_block) std::fill(panels, panels + static_cast<int64_t>(columns) * d, 0.0f);
-    for (int b = 0; b < blocks; ++b) {
-      if (first + b + kBlocksAhead < num_blocks) PrefetchRun(page_of(first + b + kBlocksAhead), per_block * d);
-      PackPooled(page_of(first + b), per_block, d, b * per_block, panels);
+    const int entries = blocks * per_block;
+    const int columns = (entries + 15) / 16 * 16;
+    const float* entry[16];
+    for (int e = 0; e < columns; ++e) {
+      const int b = first + e / per_block;
+      if (e % per_block == 0 && b + kBlocksAhead < num_blocks) PrefetchRun(page_of(b + kBlocksAhead), per_block * d);
+      // Columns that there are no entries for are never used.
+      entry[e % 16] = e < entries ? page_of(b) + static_cast<int64_t>(e % per_block) * d : entry[0];
+      if (e % 16 == 15) kernels_->turn(entry, 0, d, panels + static_cast<int64_t>(e / 16) * 16 * d);
     }
     for (int i = 0; i < queries; ++i) c[i] = scratch + i * stride + static_cast<int64_t>(first) * per_block;
     kernels_->product(a, c, queries, {panels, 16, 16 * int64_t{d}}, columns, d, false, nullptr);
+  }
+}
+
+// Floats between the block scores of two rows of PooledTops.
+int64_t CpuAttention::TopsStride() const { return WholePools(limits_.max_blocks) + 16; }
+
+// Are blocks chosen by their best windows' scores alone, and by windows that every row sees?
+bool CpuAttention::OnlyTops(const SelectParams& p) {
+  return ScoresRaw(p) && p.skip_local && p.scores == nullptr && p.local_blocks > 0 &&
+         p.summary.kernel - p.summary.stride <= p.kv.block_tokens;
+}
+
+// Scores of blocks from those of their windows at once, while these are near: tops [rows][TopsStride] behind a number
+// that is not used, right for the blocks that are not local to their row. A tile has many rows, for each group of
+// blocks is turned into panels once: panel e has entry e of each of the 16 blocks, so that a block's best is that of a
+// lane.
+void CpuAttention::PooledTops(const SelectParams& p, const Tile& tile, int head, float* scratch) const {
+  const KvView& kv = p.kv;
+  const int d = kv.head_dim;
+  const int per_block = kv.block_tokens / p.summary.stride;
+  const int skip = p.summary.kernel / p.summary.stride - 1;
+  const int seq = p.rows.row_seq[tile.first_row];
+  const int num_blocks = ScoredBlocks(p, tile.first_row + tile.num_rows - 1) + 1;  // with that of their last windows
+  const int columns = 16 * per_block;
+  const int64_t panel = 16 * int64_t{d};
+  float* at = BlockScratch(kv.block_tokens, scratch) + 4 * static_cast<int64_t>(limits_.max_blocks);
+  auto** a = reinterpret_cast<const float**>(at);
+  auto** c = reinterpret_cast<float**>(at + 2 * kTileQueries);
+  float* panels = at + 4 * kTileQueries;
+  float* z = panels + per_block * panel;
+  const int part = std::min(kTileQueries, 2 * PaddedDim(d));  // rows whose scores have room, see PooledFloats
+  for (int i = 0; i < part; ++i) c[i] = z + static_cast<int64_t>(i) * columns;
+  const auto page_of = [&](int block) {
+    return reinterpret_cast<const float*>(p.summary.Page(PhysicalBlock(p.rows, seq, block), head));
+  };
+  for (int first = 0; first < num_blocks; first += 16) {
+    const float* pages[16];
+    for (int b = 0; b < 16; ++b) pages[b] = page_of(std::min(first + b, num_blocks - 1));
+    for (int e = 0; e < per_block; ++e) {
+      for (int b = first + 16; b < std::min(first + 32, num_blocks); ++b) PrefetchRun(page_of(b) + e * d, d);
+      kernels_->turn(pages, static_cast<int64_t>(e) * d, d, panels + e * panel);
+    }
+    for (int row = 0; row < tile.num_rows; row += part) {
+      const int rows = std::min(part, tile.num_rows - row);
+      for (int i = 0; i < rows; ++i)
+        a[i] = p.q + (tile.first_row + row + i) * p.q_stride + static_cast<int64_t>(head) * d;
+      kernels_->product(a, c, rows, {panels, 16, panel}, columns, d, false, nullptr);
+      for (int e = 0; first == 0 && e < skip; ++e) {  // before the first window
+        for (int i = 0; i < rows; ++i) c[i][16 * e] = LeastScore(p);
+      }
+      kernels_->block_tops(c, rows, per_block, skip, LeastScore(p), Tops(scratch, row) + first, TopsStride());
+    }
   }
 }
 
@@ -367,7 +393,8 @@ void CpuAttention::PooledScores(const SelectParams& p, int row, int head, float*
   if (!ScoresRaw(p) || p.scores == nullptr || windows == 0) return;
   // Whoever asks for scores asks for probabilities.
   float* shares = p.scores + (static_cast<int64_t>(row) * p.kv.num_kv_heads + head) * p.rows.max_blocks;
-  std::copy(scores, scores + num_blocks, shares);
+  for (int b = 0; b < num_blocks; ++b) shares[b] = scores[b] * p.scale;
+  for (int w = 0; w < windows; ++w) z[w] *= p.scale;
   const float top = kernels_->max(z, windows);
   const float inverse = 1.0f / kernels_->exp_sum(z, windows, top);
   kernels_->exp_sum(shares, num_blocks, top);
@@ -465,10 +492,14 @@ void CpuAttention::PickBlocks(const SelectParams& p, int row, int head, const fl
   const int free = p.top_k - local - init;
   if (free > 0 && num_free > 0) {
     const float least = LeastScore(p);
-    // One that is no number would leave no order.
-    for (int b = 0; b < num_free; ++b) room[b] = scores[first + b] > least ? scores[first + b] : least;
+    const float* some = scores + first;
+    if (p.summary.kind != SummaryKind::kPooledKeys) {  // whose scores are maxima of numbers
+      // One that is no number would leave no order.
+      for (int b = 0; b < num_free; ++b) room[b] = some[b] > least ? some[b] : least;
+      some = room;
+    }
     const int by_query = p.query_top_k > 0 ? std::max(0, p.query_top_k - local - init) : free;
-    int found = kernels_->take_best(room, num_free, std::min(free, by_query), least, ids + n);
+    int found = kernels_->take_best(some, num_free, std::min(free, by_query), least, ids + n);
     for (int i = 0; i < found; ++i) ids[n + i] += first;
     if (found < free && p.query_top_k > 0) found += PickImportant(p, row, head, free - found, found, ids + n, room);
     n += found;
@@ -504,10 +535,13 @@ void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head,
   const bool pooled = p.summary.kind == SummaryKind::kPooledKeys;
   bool any = false;
   for (int t = tile.first_row; t < end; ++t) any = any || NeedsScores(p, t);
-  if (pooled && any) PooledProducts(p, tile, head, scratch);
-  float* scores = BlockScratch(p.kv.block_tokens, scratch);
+  const bool tops = pooled && OnlyTops(p);
+  if (tops && any) PooledTops(p, tile, head, scratch);
+  if (pooled && !tops && any) PooledProducts(p, tile, head, scratch);
+  float* own = BlockScratch(p.kv.block_tokens, scratch);
   for (int t = tile.first_row; t < end; ++t) {
-    if (NeedsScores(p, t)) {
+    float* scores = tops ? Tops(scratch, t - tile.first_row) : own;
+    if (NeedsScores(p, t) && !tops) {
       if (pooled) {
         PooledScores(p, t, head, scratch + static_cast<int64_t>(t - tile.first_row) * group * PooledStride(p), scores);
       } else {
@@ -516,7 +550,7 @@ void CpuAttention::SelectTile(const SelectParams& p, const Tile& tile, int head,
         SketchScores(scratch, group, num_blocks, scores);
       }
     }
-    PickBlocks(p, t, head, scores, scores + limits_.max_blocks);
+    PickBlocks(p, t, head, scores, own + limits_.max_blocks);
   }
 }
 
@@ -565,7 +599,12 @@ void CpuAttention::Select(const SelectParams& p) {
   const int heads = p.kv.num_kv_heads;
   const int group = p.num_heads / heads;
   int rows_per_tile = 1;
-  if (p.summary.kind != SummaryKind::kSketch) {
+  if (p.summary.kind == SummaryKind::kPooledKeys && OnlyTops(p)) {
+    // All threads get rows, and as many as fit in the room of one row's token scores.
+    const int fit = limits_.num_heads * p.kv.block_tokens / 2;
+    const int share = (p.rows.num_rows * heads + 2 * pool_->num_threads() - 1) / (2 * pool_->num_threads());
+    rows_per_tile = std::min(fit, std::max(share, kTileQueries / 2));
+  } else if (p.summary.kind != SummaryKind::kSketch) {
     // As many rows as their scores fit in the room of one row's token scores, of all heads for pooled keys.
     const int64_t wide = p.summary.kind == SummaryKind::kPooledKeys ? limits_.num_heads / group : 1;
     const int64_t fit = p.summary.stride * wide;
