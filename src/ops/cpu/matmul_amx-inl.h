@@ -83,7 +83,6 @@ FS_INLINE void Unpack(const uint8_t* head, int64_t subs, uint8_t* out) {
   for (int64_t s = subs / kLayout.subs; s > 0; --s) {
     const uint8_t* sub = head + kLayout.head_bytes;
     for (int j = 0; j < kLayout.subs; ++j, sub += kLayout.SubBytes(), out += TilesOf<kType>::Type::kBytes) {
-      for (int i = 0; i < kLayout.SubBytes(); i += 64) __builtin_prefetch(sub + kPrefetchBytes + i);
       SignedCodes<kType, 0>(sub, out);
       Vec::StoreF32(Fmt::Scale(head, sub, 0), out + 512);
       if constexpr (kLayout.minimum) Vec::StoreF32(Fmt::Minimum(head, sub, 0), out + 576);
@@ -96,26 +95,30 @@ FS_INLINE void Unpack(const uint8_t* head, int64_t subs, uint8_t* out) {
   }
 }
 
-// Starts the products of one sub-block: into tile kAt, of split formats into kAt and kAt + 2.
+// Sub-blocks that are multiplied before their sums are added: while an instruction on tiles waits among the next
+// hundred, float operations get one port of two, so each has its turn.
+template <class Tiles>
+constexpr int kBatch = Tiles::kLayout.split ? 8 : 16;
+
 #define FS_TILE_PRODUCT(sums, inputs, weights, in, codes) \
   _tile_loadd(inputs, in, stride);                        \
   _tile_loadd(weights, codes, 64);                        \
   _tile_zero(sums);                                       \
   _tile_dpbssd(sums, inputs, weights)
+
+// Starts the products of one sub-block: kAt (0 or 1) alternates.
 template <class Tiles, int kAt>
 FS_INLINE void StartProduct(const uint8_t* in, int64_t stride, const uint8_t* codes) {
-  if constexpr (kAt == 0) {
+  if constexpr (Tiles::kLayout.split && kAt == 0) {
     FS_TILE_PRODUCT(0, 4, 6, in, codes);
-    if constexpr (Tiles::kLayout.split) {
-      FS_TILE_PRODUCT(2, 5, 7, in + 16, codes + 256);
-    }
+    FS_TILE_PRODUCT(2, 5, 7, in + 16, codes + 256);
+  } else if constexpr (Tiles::kLayout.split) {
+    FS_TILE_PRODUCT(1, 4, 6, in, codes);
+    FS_TILE_PRODUCT(3, 5, 7, in + 16, codes + 256);
+  } else if constexpr (kAt == 0) {
+    FS_TILE_PRODUCT(0, 4, 6, in, codes);
   } else {
-    if constexpr (Tiles::kLayout.split) {
-      FS_TILE_PRODUCT(1, 4, 6, in, codes);
-      FS_TILE_PRODUCT(3, 5, 7, in + 16, codes + 256);
-    } else {
-      FS_TILE_PRODUCT(1, 5, 7, in, codes);
-    }
+    FS_TILE_PRODUCT(1, 5, 7, in, codes);
   }
 }
 #undef FS_TILE_PRODUCT
@@ -124,10 +127,10 @@ template <class Tiles, int kAt>
 FS_INLINE void StoreProduct(uint8_t* dots) {
   if constexpr (kAt == 0) {
     _tile_stored(0, dots, 64);
-    if constexpr (Tiles::kLayout.split) _tile_stored(2, dots + 2 * kTileBytes, 64);
+    if constexpr (Tiles::kLayout.split) _tile_stored(2, dots + kTileBytes, 64);
   } else {
-    _tile_stored(1, dots + kTileBytes, 64);
-    if constexpr (Tiles::kLayout.split) _tile_stored(3, dots + 3 * kTileBytes, 64);
+    _tile_stored(1, dots, 64);
+    if constexpr (Tiles::kLayout.split) _tile_stored(3, dots + kTileBytes, 64);
   }
 }
 
@@ -136,7 +139,7 @@ template <class Tiles, int kRows>
 FS_INLINE void AddProduct(const uint8_t* sub, const uint8_t* in, int64_t stride, const uint8_t* dots,
                           Vec::F (&acc)[kRows][1]) {
   const Vec::F scale = Tiles::Scale(sub);
-  const auto dot = [&](int r, int half) { return Vec::ToF(_mm512_load_si512(dots + r * 64 + half * 2 * kTileBytes)); };
+  const auto dot = [&](int r, int half) { return Vec::ToF(_mm512_load_si512(dots + r * 64 + half * kTileBytes)); };
   for (int q = 0; q < kRows; q += 4, in += 4 * stride) {
     for (int i = 0; i < 4; ++i) {
       const int r = q + i;
@@ -162,55 +165,58 @@ struct RowTile {
   int64_t subs = 0;
   const uint8_t* in = nullptr;
   int64_t stride = 0;
-  int skip = 0;              // rows of the tile before the first of kRows
-  int first = 0;             // of kRows that is stored
-  int rows = 0;              // stored
-  float* partial = nullptr;  // [rows][16]
-  bool starts = false;       // there are no inputs before
-  bool ends = false;         // no inputs follow
-  bool ask = false;          // for the panel ahead
+  int skip = 0;                  // rows of the tile before the first of kRows
+  int first = 0;                 // of kRows that is stored
+  int rows = 0;                  // stored
+  float* partial = nullptr;      // [rows][16]
+  bool starts = false;           // there are no inputs before
+  bool ends = false;             // no inputs follow
+  const uint8_t* ask = nullptr;  // what is multiplied next: for each sub-block this many bytes are asked for
+  int ask_bytes = 0;
 };
 
-template <int kParity>
-struct At {
-  static constexpr int kValue = kParity;
-};
+// One sub-block's integers are stored while the next one's are computed.
+template <class Tiles, int kAt>
+FS_INLINE void MultiplyNext(const RowTile& t, int64_t i, int64_t n, const uint8_t* ask, const uint8_t* sub,
+                            const uint8_t* in, uint8_t* dots) {
+  constexpr int64_t kDotBytes = (Tiles::kLayout.split ? 2 : 1) * kTileBytes;
+  if (i < n) {
+    for (int b = 0; b < t.ask_bytes; b += 64) __builtin_prefetch(ask + i * t.ask_bytes + b, 0, 2);
+    const uint8_t* codes = Tiles::Codes(sub + i * Tiles::kBytes);
+    StartProduct<Tiles, kAt>(in + i * static_cast<int64_t>(sizeof(QuantBlock)), t.stride, codes);
+  }
+  if (i > 0) StoreProduct<Tiles, 1 - kAt>(dots + (i - 1) * kDotBytes);
+}
 
 template <class Tiles, int kRows>
 __attribute__((noinline)) void MultiplyRowTile(const RowTile& t, const MatMulTile& to) {
-  alignas(64) uint8_t dots[(Tiles::kLayout.split ? 4 : 2) * kTileBytes];
+  constexpr int64_t kDotBytes = (Tiles::kLayout.split ? 2 : 1) * kTileBytes;
+  alignas(64) uint8_t dots[kBatch<Tiles> * kDotBytes];
   Vec::F acc[kRows][1];
   for (int r = 0; r < kRows; ++r) {
     const int row = r - t.first;
     acc[r][0] = t.starts || row < 0 || row >= t.rows ? Vec::Set(0) : Vec::Load(t.partial + row * kPanelOutputs);
   }
-  const int64_t stride = t.stride;
-  const uint8_t* start_in = t.in;
-  const uint8_t* start = t.panel;
-  const uint8_t* add_in = t.in + t.skip * stride;
-  const uint8_t* add = t.panel;
-  const uint8_t* add_dots = dots + t.skip * 64;
-  // While a sub-block's sums are added, the next one's are stored and those after it computed.
-  const auto step = [&](int64_t i, auto at) __attribute__((always_inline)) {
-    constexpr int kAt = decltype(at)::kValue;
-    if (i < t.subs) {
-      if (t.ask) {
-        for (int b = 0; b < Tiles::kBytes; b += 64) __builtin_prefetch(start + kPrefetchBytes + b);
-      }
-      StartProduct<Tiles, kAt>(start_in, stride, Tiles::Codes(start));
-      start_in += sizeof(QuantBlock);
-      start += Tiles::kBytes;
+  const int64_t batches = (t.subs + kBatch<Tiles> - 1) / kBatch<Tiles>;
+  int64_t begin = 0;
+  for (int64_t batch = 1; batch <= batches; ++batch) {
+    const int64_t end = t.subs * batch / batches;
+    const int64_t n = end - begin;
+    const uint8_t* sub = t.panel + begin * Tiles::kBytes;
+    const uint8_t* in = t.in + begin * static_cast<int64_t>(sizeof(QuantBlock));
+    const uint8_t* ask = t.ask + begin * t.ask_bytes;
+    for (int64_t i = 0; i <= n; i += 2) {
+      MultiplyNext<Tiles, 0>(t, i, n, ask, sub, in, dots);
+      if (i < n) MultiplyNext<Tiles, 1>(t, i + 1, n, ask, sub, in, dots);
     }
-    if (i >= 1 && i <= t.subs) StoreProduct<Tiles, 1 - kAt>(dots);
-    if (i >= 2) {
-      AddProduct<Tiles, kRows>(add, add_in, stride, add_dots + kAt * kTileBytes, acc);
-      add_in += sizeof(QuantBlock);
-      add += Tiles::kBytes;
+    const uint8_t* dot = dots + t.skip * 64;
+    in += t.skip * t.stride;
+    for (; begin < end; ++begin) {
+      AddProduct<Tiles, kRows>(sub, in, t.stride, dot, acc);
+      sub += Tiles::kBytes;
+      in += sizeof(QuantBlock);
+      dot += kDotBytes;
     }
-  };
-  for (int64_t i = 0; i < t.subs + 2; i += 2) {
-    step(i, At<0>{});
-    if (i + 1 < t.subs + 2) step(i + 1, At<1>{});
   }
   Vec::F sums[kRows][1];  // a copy, so that the others stay in registers
   for (int r = 0; r < kRows; ++r) sums[r][0] = acc[r][0];
@@ -218,14 +224,16 @@ __attribute__((noinline)) void MultiplyRowTile(const RowTile& t, const MatMulTil
   for (int r = 0; r < t.rows; ++r) Vec::Store(sums[t.first + r][0], t.partial + r * kPanelOutputs);
 }
 
-// Rows of a slab times one chunk of a panel.
+// Rows of a slab times one chunk of a panel. The memory behind the chunk, `sub_bytes` for each sub-block, is what
+// follows: every tile asks for its share, so that memory is busy all the time.
 template <class Tiles>
-FS_INLINE void MultiplySlab(RowTile t, MatMulTile to, int64_t num_rows) {
+FS_INLINE void MultiplySlab(RowTile t, MatMulTile to, int64_t num_rows, int sub_bytes) {
+  const int tiles = static_cast<int>((num_rows + kTileRows - 1) / kTileRows);
+  t.ask_bytes = (sub_bytes / tiles + 63) / 64 * 64;
   float* const partial = t.partial;
   const uint8_t* const in = t.in;
   float* const out = to.out;
   for (int64_t r = 0; r < num_rows; r += kTileRows) {
-    t.ask = !Tiles::kUnpacks && r == 0;
     t.rows = static_cast<int>(num_rows - r < kTileRows ? num_rows - r : kTileRows);
     const int taken = (t.rows + 3) / 4 * 4;
     const bool again = num_rows > kTileRows;  // the tile ends with the last row, and begins with rows done before
@@ -234,6 +242,7 @@ FS_INLINE void MultiplySlab(RowTile t, MatMulTile to, int64_t num_rows) {
     t.in = in + (r - t.skip - t.first) * t.stride;
     t.partial = partial + r * kPanelOutputs;
     to.out = out + r * to.out_stride;
+    if (r > 0) t.ask += t.subs * t.ask_bytes;
     switch (taken) {
       case 4:
         MultiplyRowTile<Tiles, 4>(t, to);
@@ -283,11 +292,12 @@ void MultiplyManyRows(const ManyRows& m) {
         t.in = m.tile.in + begin * t.stride + sub * static_cast<int64_t>(sizeof(QuantBlock));
         t.partial = partial;
         t.panel = panel + sub / kLayout.subs * kLayout.SuperBytes();
+        t.ask = t.panel + t.subs / kLayout.subs * kLayout.SuperBytes();
         if constexpr (Tiles::kUnpacks) {
           Unpack<kType>(t.panel, t.subs, unpacked);
           t.panel = unpacked;
         }
-        MultiplySlab<Tiles>(t, to, rows);
+        MultiplySlab<Tiles>(t, to, rows, kLayout.SuperBytes() / kLayout.subs);
       }
     }
   }
