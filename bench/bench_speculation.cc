@@ -1,8 +1,9 @@
 // Writing with drafts against plain decoding, in turns, over one reading of each prompt. Every answer is compared with
 // the plain one, token by token, before a time of it counts.
-//   bench_speculation MODEL DRAFT_MODEL|- THREADS LENGTH TOKENS ROUNDS auto|all PROMPT...
+//   bench_speculation MODEL DRAFT_MODEL|- THREADS LENGTH TOKENS ROUNDS auto|static|all PROMPT...
 // A prompt is the last LENGTH tokens of a text file, or "random": tokens of chance, and an answer drawn at temperature
-// 1, which no drafter can guess. `auto` times the planner; `all` tries every drafter, order and group once.
+// 1, which no drafter can guess. `auto` times the planner; `static` lookups that always draft alike beside it, and what
+// the planner lost to the best of them; `all` tries every drafter, order and group once.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -36,10 +37,17 @@ EngineOptions Drafts(Drafting drafting, int max, std::vector<int> tree = {}, int
   return o;
 }
 
-std::vector<Way> Ways(bool all, const std::shared_ptr<Model>& draft) {
+std::vector<Way> Ways(const std::string& which, const std::shared_ptr<Model>& draft) {
   std::vector<Way> ways = {{"off", Drafts(Drafting::kOff, 1)}, {"auto", Drafts(Drafting::kAuto, kLongest)}};
   const std::vector<int> fork = {3, 2, 2, 1, 1};
-  if (all) {
+  if (which == "static") {
+    for (const Drafting kind : {Drafting::kNgram, Drafting::kSuffix}) {
+      for (const int max : {2, 4, 8, 16, kLongest}) {
+        ways.push_back({DraftingName(kind) + std::string(" chain:") + std::to_string(max), Drafts(kind, max)});
+      }
+    }
+  }
+  if (which == "all") {
     for (const Drafting kind : {Drafting::kNgram, Drafting::kSuffix, Drafting::kModel}) {
       if (kind == Drafting::kModel && draft == nullptr) continue;
       const int chain = kind == Drafting::kModel ? 4 : kLongest;
@@ -74,7 +82,7 @@ Status Run(int argc, char** argv) {
   const auto length = static_cast<size_t>(std::atoll(argv[4]));
   const int tokens = std::atoi(argv[5]);
   const int rounds = std::atoi(argv[6]);
-  const bool all = std::string(argv[7]) == "all";
+  const std::string which = argv[7];
   EngineOptions options;
   options.context_tokens = static_cast<int64_t>(length) + tokens + 1;
   options.kv_tokens = options.context_tokens + 4096;  // room for forks beside the answer before
@@ -102,7 +110,7 @@ Status Run(int argc, char** argv) {
     request.ignore_eos = true;
     request.prompt = prompt;
     engine->DropCaches();
-    std::vector<Way> ways = Ways(all, draft);
+    std::vector<Way> ways = Ways(which, draft);
     for (int round = 0; round < rounds; ++round) {
       for (Way& way : ways) {
         FS_RETURN_IF_ERROR(engine->SetDrafting(way.options));
@@ -114,6 +122,7 @@ Status Run(int argc, char** argv) {
         way.seconds.push_back(way.last.decode_seconds);
       }
     }
+    double best = 0, planner = 0;  // tokens a second
     for (Way& way : ways) {
       std::sort(way.seconds.begin(), way.seconds.end());
       const double median = way.seconds[way.seconds.size() / 2];
@@ -124,7 +133,9 @@ Status Run(int argc, char** argv) {
                   plain / median,
                   static_cast<double>(tokens) / static_cast<double>(std::max<int64_t>(c.decode_steps, 1)),
                   static_cast<long long>(c.accepted_tokens), static_cast<long long>(c.drafted_tokens));
+      (way.name == "auto" ? planner : best) = way.name == "auto" ? tokens / median : std::max(best, tokens / median);
     }
+    if (which == "static") std::printf("regret:%.3f\n", 1 - planner / best);
     std::fflush(stdout);
   }
   return differ == 0 ? OkStatus() : Internal(std::to_string(differ) + " answers differ from plain decoding");
@@ -136,7 +147,8 @@ Status Run(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc < 9) {
     std::fprintf(stderr,
-                 "usage: bench_speculation MODEL DRAFT_MODEL|- THREADS LENGTH TOKENS ROUNDS auto|all PROMPT...\n");
+                 "usage: bench_speculation MODEL DRAFT_MODEL|- THREADS LENGTH TOKENS ROUNDS auto|static|all "
+                 "PROMPT...\n");
     return 2;
   }
   const farsight::Status s = farsight::Run(argc, argv);
