@@ -133,7 +133,11 @@ Status Run(int argc, char** argv) {
                   plain / median,
                   static_cast<double>(tokens) / static_cast<double>(std::max<int64_t>(c.decode_steps, 1)),
                   static_cast<long long>(c.accepted_tokens), static_cast<long long>(c.drafted_tokens));
-      (way.name == "auto" ? planner : best) = way.name == "auto" ? tokens / median : std::max(best, tokens / median);
+      if (way.name == "auto") {
+        planner = tokens / median;
+      } else {
+        best = std::max(best, tokens / median);
+      }
     }
     if (which == "static") std::printf("regret:%.3f\n", 1 - planner / best);
     std::fflush(stdout);

@@ -322,51 +322,51 @@ bool Forbid(uint32_t call, uint32_t other, uint32_t error) {
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+// What `run` returns in a process of its own; -1 where it does not return.
+constexpr int kNoFilter = 77;
+template <typename F>
+int InChild(F run) {
+  const pid_t child = fork();
+  if (child == 0) _exit(run());
+  int status = 0;
+  return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 TEST(AsyncFileOpen, WhereNoThreadMayStartThePoolIsUnavailable) {
   testing::TempDir dir;
   const std::string path = dir.Write("a", "x");
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (!Forbid(SYS_clone, SYS_clone3, EAGAIN)) _exit(77);
+  const int code = InChild([&] {
+    if (!Forbid(SYS_clone, SYS_clone3, EAGAIN)) return kNoFilter;
     AsyncFileOptions o;
     o.engine = IoEngine::kThreads;
     const auto file = OpenAsyncFile(OpenRegularFile(path, FileAccess::kRead).value(), path, o);
     const bool told = file.status().message() == "the system starts no thread to read and write '" + path + "'";
-    _exit(file.status().code() != StatusCode::kUnavailable ? 1 : told ? 0 : 2);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp here";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return file.status().code() != StatusCode::kUnavailable ? 1 : told ? 0 : 2;
+  });
+  if (code == kNoFilter) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(code, 0);
 }
 
 // In a child without io_uring, as container runtimes forbid it, the pool serves.
 TEST(AsyncFileOpen, WhereIoUringIsForbiddenThePoolServes) {
   testing::TempDir dir;
   const std::string path = dir.Write("a", std::string(8192, 'x'));
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (!Forbid(SYS_io_uring_setup, SYS_io_uring_setup, EPERM)) _exit(77);
+  const int code = InChild([&] {
+    if (!Forbid(SYS_io_uring_setup, SYS_io_uring_setup, EPERM)) return kNoFilter;
     AsyncFileOptions o;
     o.direct = DirectIo::kOff;
     o.engine = IoEngine::kUring;
     auto forced = OpenAsyncFile(OpenRegularFile(path, FileAccess::kRead).value(), path, o);
-    if (forced.ok() || forced.status().code() != StatusCode::kUnavailable) _exit(1);
+    if (forced.ok() || forced.status().code() != StatusCode::kUnavailable) return 1;
     o.engine = IoEngine::kAuto;
     auto file = OpenAsyncFile(OpenRegularFile(path, FileAccess::kRead).value(), path, o);
-    if (!file.ok() || (*file)->engine() != "pread pool, cached") _exit(2);
+    if (!file.ok() || (*file)->engine() != "pread pool, cached") return 2;
     std::byte b{};
     const IoPiece p = {100, &b, 1};
-    _exit((*file)->Transfer(IoKind::kRead, {&p, 1}).ok() && b == std::byte{'x'} ? 0 : 3);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  ASSERT_TRUE(WIFEXITED(status));
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp here";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+    return (*file)->Transfer(IoKind::kRead, {&p, 1}).ok() && b == std::byte{'x'} ? 0 : 3;
+  });
+  if (code == kNoFilter) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(code, 0);
 }
 
 TEST(DirectFile, OnlyRegularFilesAreOpened) {

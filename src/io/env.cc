@@ -56,6 +56,22 @@ std::string Resolved(const std::string& path) {
   return real != nullptr ? std::string(real.get()) : path;
 }
 
+// The mode of what a file would replace, 0: of nothing.
+StatusOr<mode_t> ModeToReplace(const std::string& path) {
+  struct stat old = {};
+  if (stat(path.c_str(), &old) != 0) return mode_t{0};
+  if (S_ISDIR(old.st_mode)) return InvalidArgument("'" + path + "' is a directory; a file was expected");
+  return old.st_mode;
+}
+
+// Opens a new file beside `target`, what `path` leads to, and says its name.
+StatusOr<int> CreateBeside(const std::string& path, const std::string& target, std::string* name) {
+  *name = target + ".XXXXXX";  // a pattern for mkstemp
+  const int fd = mkstemp(name->data());
+  if (fd < 0) return FromErrno("cannot create a file beside '" + path + "'", errno);
+  return fd;
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
@@ -102,16 +118,14 @@ StatusOr<std::string> ReadFileToString(const std::string& path, size_t max_bytes
 }
 
 Status WriteFileAtomically(const std::string& path, std::string_view content) {
-  struct stat old = {};
-  const bool exists = stat(path.c_str(), &old) == 0;
-  if (exists && S_ISDIR(old.st_mode)) return InvalidArgument("'" + path + "' is a directory; a file was expected");
-  if (exists && !S_ISREG(old.st_mode)) return WriteInPlace(path, content);
+  FS_ASSIGN_OR_RETURN(const mode_t old, ModeToReplace(path));
+  if (old != 0 && !S_ISREG(old)) return WriteInPlace(path, content);
   const std::string target = Resolved(path);
-  std::string temporary = target + ".XXXXXX";
-  Descriptor file{mkstemp(temporary.data())};
-  if (file.fd < 0) return FromErrno("cannot create a file beside '" + path + "'", errno);
+  std::string temporary;
+  FS_ASSIGN_OR_RETURN(const int fd, CreateBeside(path, target, &temporary));
+  const Descriptor file{fd};
   Status status = WriteAll(file.fd, content, path);
-  const mode_t mode = exists ? (old.st_mode & 0777) : 0644;
+  const mode_t mode = old != 0 ? (old & 0777) : 0644;
   if (status.ok() &&
       (fchmod(file.fd, mode) != 0 || fsync(file.fd) != 0 || rename(temporary.c_str(), target.c_str()) != 0)) {
     status = FromErrno("cannot write '" + path + "'", errno);
@@ -121,15 +135,13 @@ Status WriteFileAtomically(const std::string& path, std::string_view content) {
 }
 
 Status CheckWritable(const std::string& path) {
-  struct stat old = {};
-  const bool exists = stat(path.c_str(), &old) == 0;
-  if (exists && S_ISDIR(old.st_mode)) return InvalidArgument("'" + path + "' is a directory; a file was expected");
-  if (exists && !S_ISREG(old.st_mode)) {  // opening a pipe would wait for its reader
+  FS_ASSIGN_OR_RETURN(const mode_t old, ModeToReplace(path));
+  if (old != 0 && !S_ISREG(old)) {  // opening a pipe would wait for its reader
     return access(path.c_str(), W_OK) == 0 ? OkStatus() : FromErrno("cannot open '" + path + "'", errno);
   }
-  std::string temporary = Resolved(path) + ".XXXXXX";
-  const Descriptor file{mkstemp(temporary.data())};
-  if (file.fd < 0) return FromErrno("cannot create a file beside '" + path + "'", errno);
+  std::string temporary;
+  FS_ASSIGN_OR_RETURN(const int fd, CreateBeside(path, Resolved(path), &temporary));
+  const Descriptor file{fd};
   unlink(temporary.c_str());
   return OkStatus();
 }

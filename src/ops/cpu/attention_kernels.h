@@ -68,7 +68,7 @@ struct StoredProduct {
   int n = 0;
   int k = 0;
   const float* keep = nullptr;
-  const std::byte* const* next = nullptr;  // valid memory, or b itself
+  const std::byte* const* next = nullptr;  // each valid memory, or b itself
   int next_rows = 0;
   float* packed = nullptr;
 };

@@ -145,7 +145,13 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
   std::fill(m, m + queries, -std::numeric_limits<float>::infinity());
   std::fill(l, l + queries, 0.0f);
   const int num_blocks = (entries + per_block - 1) / per_block;
-  const auto page_of = [&](int block) { return s.Page(PhysicalBlock(p.rows, seq, block), head); };
+  // Of a group of blocks; past the end of the sequence that of its last block.
+  const auto pages_of = [&](int k, const std::byte** to) {
+    for (int b = 0; b < kPooledBlocks; ++b) {
+      to[b] = s.Page(PhysicalBlock(p.rows, seq, std::min(k * kPooledBlocks + b, num_blocks - 1)), head);
+    }
+  };
+  if (chunks > 0) pages_of(0, next);
   for (int k = 0; k < chunks; ++k) {
     const int first = k * chunk;
     const int end = std::min(first + chunk, entries);
@@ -165,10 +171,8 @@ void CpuAttention::CompressedTile(const SelectParams& p, const Tile& tile, int h
     // Entries that no window ends in yet hold whatever was there; they are behind every row's windows. So are those
     // that fill up the last sixteen.
     const int columns = (end - first + 15) / 16 * 16;
-    for (int b = 0; b < kPooledBlocks; ++b) {
-      pages[b] = page_of(std::min(first / per_block + b, num_blocks - 1));
-      next[b] = page_of(std::min(first / per_block + b + kPooledBlocks, num_blocks - 1));
-    }
+    std::swap(pages, next);
+    pages_of(k + 1, next);
     const int type = TypeIndex(kv.dtype);
     const auto page_rows = [&](int width) { return static_cast<int>(s.page_bytes / (width * ElemBytes(kv.dtype))); };
     kernels_->weave_pooled[type]({pages, per_block, padded, hidden, end - first, stored_keys, stored_values});

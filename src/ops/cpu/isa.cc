@@ -15,14 +15,13 @@ namespace farsight {
 namespace {
 
 #if defined(__x86_64__)
-// F16C has no name in every compiler's __builtin_cpu_supports.
-bool HasF16c() {
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1u << 29)) != 0;
-}
+// What the processor says of itself, for features without a name in every compiler's __builtin_cpu_supports.
+struct Cpuid {
+  unsigned a = 0, b = 0, c = 0, d = 0;  // zeros where the processor knows no such leaf
+  explicit Cpuid(unsigned leaf) { __get_cpuid_count(leaf, 0, &a, &b, &c, &d); }
+};
+
+bool HasF16c() { return (Cpuid(1).c & (1u << 29)) != 0; }
 
 bool HasAvx2() {
   __builtin_cpu_init();
@@ -38,20 +37,16 @@ bool HasAvx512() {
 #if defined(__linux__)
 // The state of tiles is large, so a process asks for it, once and before the threads that use it are started.
 bool AskForTiles() {
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  constexpr unsigned kTile = 1u << 24;
-  constexpr unsigned kInt8 = 1u << 25;
+  constexpr unsigned kTiles = 3u << 24;  // AMX-TILE, AMX-INT8
   constexpr unsigned kOsXsave = 1u << 27;
   constexpr unsigned kTileState = 3u << 17;  // configuration and data
   constexpr int kRequest = 0x1023;           // ARCH_REQ_XCOMP_PERM
   constexpr int kTileData = 18;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) return false;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return false;
-  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
-  return (a & kTileState) == kTileState && syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+  if ((Cpuid(7).d & kTiles) != kTiles || (Cpuid(1).c & kOsXsave) == 0) return false;
+  unsigned enabled = 0;
+  unsigned above = 0;
+  __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(above) : "c"(0));
+  return (enabled & kTileState) == kTileState && syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
 }
 #else
 bool AskForTiles() { return false; }

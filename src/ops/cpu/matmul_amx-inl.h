@@ -99,6 +99,9 @@ FS_INLINE void Unpack(const uint8_t* head, int64_t subs, uint8_t* out) {
 // hundred, float operations get one port of two, so each has its turn.
 template <class Tiles>
 constexpr int kBatch = Tiles::kLayout.split ? 8 : 16;
+// Of the integers of one sub-block.
+template <class Tiles>
+constexpr int64_t kDotBytes = (Tiles::kLayout.split ? 2 : 1) * kTileBytes;
 
 #define FS_TILE_PRODUCT(sums, inputs, weights, in, codes) \
   _tile_loadd(inputs, in, stride);                        \
@@ -158,8 +161,8 @@ FS_INLINE void AddProduct(const uint8_t* sub, const uint8_t* in, int64_t stride,
   }
 }
 
-// A tile of rows times some sub-blocks of a panel. The last kRows rows from `skip` on are wanted, `have` of them exist:
-// the first kRows - have are those of the tile before, or rows past the end that may be read.
+// A tile of rows times some sub-blocks of a panel. Of its rows kRows are added up, `rows` of these are stored: those
+// before are of the tile before, those behind are past the end and may be read.
 struct RowTile {
   const uint8_t* panel = nullptr;
   int64_t subs = 0;
@@ -179,19 +182,17 @@ struct RowTile {
 template <class Tiles, int kAt>
 FS_INLINE void MultiplyNext(const RowTile& t, int64_t i, int64_t n, const uint8_t* ask, const uint8_t* sub,
                             const uint8_t* in, uint8_t* dots) {
-  constexpr int64_t kDotBytes = (Tiles::kLayout.split ? 2 : 1) * kTileBytes;
   if (i < n) {
     for (int b = 0; b < t.ask_bytes; b += 64) __builtin_prefetch(ask + i * t.ask_bytes + b, 0, 2);
     const uint8_t* codes = Tiles::Codes(sub + i * Tiles::kBytes);
     StartProduct<Tiles, kAt>(in + i * static_cast<int64_t>(sizeof(QuantBlock)), t.stride, codes);
   }
-  if (i > 0) StoreProduct<Tiles, 1 - kAt>(dots + (i - 1) * kDotBytes);
+  if (i > 0) StoreProduct<Tiles, 1 - kAt>(dots + (i - 1) * kDotBytes<Tiles>);
 }
 
 template <class Tiles, int kRows>
 __attribute__((noinline)) void MultiplyRowTile(const RowTile& t, const MatMulTile& to) {
-  constexpr int64_t kDotBytes = (Tiles::kLayout.split ? 2 : 1) * kTileBytes;
-  alignas(64) uint8_t dots[kBatch<Tiles> * kDotBytes];
+  alignas(64) uint8_t dots[kBatch<Tiles> * kDotBytes<Tiles>];
   Vec::F acc[kRows][1];
   for (int r = 0; r < kRows; ++r) {
     const int row = r - t.first;
@@ -215,7 +216,7 @@ __attribute__((noinline)) void MultiplyRowTile(const RowTile& t, const MatMulTil
       AddProduct<Tiles, kRows>(sub, in, t.stride, dot, acc);
       sub += Tiles::kBytes;
       in += sizeof(QuantBlock);
-      dot += kDotBytes;
+      dot += kDotBytes<Tiles>;
     }
   }
   Vec::F sums[kRows][1];  // a copy, so that the others stay in registers
