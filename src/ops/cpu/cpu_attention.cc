@@ -132,15 +132,23 @@ void CpuAttention::AppendKv(const AppendKvParams& p) {
   const int padded = PaddedDim(d);
   const int64_t elem = ElemBytes(kv.dtype);
   const int type = TypeIndex(kv.dtype);
-  const auto append = [&](int64_t task, int) {
-    const int t = static_cast<int>(task / kv.num_kv_heads);
-    const int h = static_cast<int>(task % kv.num_kv_heads);
-    const int pos = p.rows.positions[t];
-    const int slot = pos % kv.block_tokens;
-    std::byte* page = kv.Page(PhysicalBlock(p.rows, p.rows.row_seq[t], pos / kv.block_tokens), h);
+  const int64_t column = elem * kv.block_tokens;
+  const auto page_of = [&](int t, int h) {
+    return kv.Page(PhysicalBlock(p.rows, p.rows.row_seq[t], p.rows.positions[t] / kv.block_tokens), h);
+  };
+  const auto line_of = [&](int t) { return elem * (p.rows.positions[t] % kv.block_tokens) / 64 * 64; };
+  // A key is a value in each of D lines that the last step's reading has evicted: they are asked for all at once. Rows
+  // that follow each other have them in common.
+  const auto ask = [&](int h, int t, bool first) {
+    std::byte* page = page_of(t, h);
+    if (!first && t > 0 && page_of(t - 1, h) == page && line_of(t - 1) == line_of(t)) return;
+    for (int i = 0; i < d; ++i) __builtin_prefetch(page + i * column + line_of(t), 1, 3);
+  };
+  const auto append = [&](int h, int t) {
+    const int slot = p.rows.positions[t] % kv.block_tokens;
+    std::byte* page = page_of(t, h);
     const float* k = p.k + t * p.stride + static_cast<int64_t>(h) * d;
     const float* v = p.v + t * p.stride + static_cast<int64_t>(h) * d;
-    const int64_t column = elem * kv.block_tokens;
     std::byte key[kMaxHeadDim * 4];
     kernels_->narrow[type](k, d, key);
     if (elem == 2) {
@@ -152,19 +160,16 @@ void CpuAttention::AppendKv(const AppendKvParams& p) {
     kernels_->narrow[type](v, d, values);
     if (d < padded) std::memset(values + elem * d, 0, static_cast<size_t>(elem * (padded - d)));
   };
-  const int64_t tasks = static_cast<int64_t>(p.rows.num_rows) * kv.num_kv_heads;
-  // A key is a value in each of D lines that the last step's reading has evicted: worth sharing out early.
-  if (tasks < 8) {
-    for (int64_t i = 0; i < tasks; ++i) append(i, 0);
-    return;
-  }
-  // A range of rows a task: single rows are too small to hand out.
-  const int64_t groups = std::min<int64_t>(pool_->num_threads() * 4, p.rows.num_rows);
-  pool_->ParallelFor(groups, [&](int64_t g, int) {
-    const int64_t begin = tasks * g / groups;
-    const int64_t end = tasks * (g + 1) / groups;
-    for (int64_t i = begin; i < end; ++i) append(i, 0);
-  });
+  // Head after head, so that threads seldom write to one line.
+  const int64_t rows = p.rows.num_rows;
+  const int64_t tasks = rows * kv.num_kv_heads;
+  const auto append_all = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) ask(static_cast<int>(i / rows), static_cast<int>(i % rows), i == begin);
+    for (int64_t i = begin; i < end; ++i) append(static_cast<int>(i / rows), static_cast<int>(i % rows));
+  };
+  if (tasks < 8) return append_all(0, tasks);  // worth sharing out early
+  const int64_t groups = pool_->num_threads() * (rows > kv.block_tokens ? 4 : 1);
+  pool_->ParallelFor(groups, [&](int64_t g, int) { append_all(tasks * g / groups, tasks * (g + 1) / groups); });
 }
 
 void CpuAttention::CopyBlock(const CopyBlockParams& p) {

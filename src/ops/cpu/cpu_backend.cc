@@ -15,8 +15,8 @@ namespace farsight {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-// Rows of a precise product at once; each is two, and a tile holds twice as many.
-constexpr int kPreciseRows = kMaxTileRows / 2;
+// Rows of a precise product at once; each is two, and two tiles of sixteen hold as many.
+constexpr int kPreciseRows = 16;
 // Work of an op, in values touched, below which a fork-join costs more than it saves.
 constexpr int64_t kMinParallelValues = 4 * 1024;
 // A block of rows is multiplied by every panel of a task before the next one, so its activations should stay in the
@@ -150,6 +150,21 @@ void Multiply(ThreadPool& pool, const OpKernels& kernels, const MatMulParams<Cpu
   pool.ParallelFor(g.panel_tasks * g.row_tasks, [&](int64_t task, int) { run(task); });
 }
 
+// A row quantised, and behind it what that lost, quantised too. `lost` is scratch for `cols` floats.
+void QuantiseTwice(const OpKernels& kernels, const float* in, int64_t cols, uint8_t* out, float* lost) {
+  const int64_t blocks = cols / kBlockInputs;
+  kernels.quantise(in, cols, out);
+  for (int64_t b = 0; b < blocks; ++b) {
+    QuantBlock block;
+    std::memcpy(&block, out + b * static_cast<int64_t>(sizeof(QuantBlock)), sizeof(QuantBlock));
+    for (int64_t i = 0; i < kBlockInputs; ++i) {
+      const int64_t at = b * kBlockInputs + i;
+      lost[at] = in[at] - block.scale * static_cast<float>(block.codes[i]);
+    }
+  }
+  kernels.quantise(lost, cols, out + blocks * static_cast<int64_t>(sizeof(QuantBlock)));
+}
+
 }  // namespace
 
 const OpKernels& OpKernelsFor(Isa isa) {
@@ -209,7 +224,7 @@ Status CpuBackend::Reserve(const OpLimits& limits) {
     precise_width_ = std::max(precise_width_, limits.max_width);
     const size_t widest = static_cast<size_t>(CeilDiv(precise_width_, kBlockInputs));
     FS_ASSIGN_OR_RETURN(precise_in_, AllocateHost(widest * ((2 * kPreciseRows + kRowsPastEnd) * sizeof(QuantBlock) +
-                                                            kBlockInputs * sizeof(float))));
+                                                            kPreciseRows * kBlockInputs * sizeof(float))));
     FS_ASSIGN_OR_RETURN(precise_out_,
                         AllocateHost(2 * kPreciseRows * static_cast<size_t>(max_precise_) * sizeof(float)));
   }
@@ -263,20 +278,11 @@ void CpuBackend::MultiplyPrecisely(const MatMulParams<CpuMatrix>& p) {
   auto* sums = precise_out_.as<float>();
   for (int first = 0; first < p.num_rows; first += kPreciseRows) {
     const int rows = std::min(kPreciseRows, p.num_rows - first);
-    for (int t = 0; t < rows; ++t) {
-      const float* in = p.in + (first + t) * p.in_stride;
-      uint8_t* rounded = codes + 2 * t * row_bytes;
-      kernels_->quantise(in, cols, rounded);
-      for (int64_t b = 0; b < cols / kBlockInputs; ++b) {
-        QuantBlock block;
-        std::memcpy(&block, rounded + b * static_cast<int64_t>(sizeof(QuantBlock)), sizeof(QuantBlock));
-        for (int64_t i = 0; i < kBlockInputs; ++i) {
-          const int64_t at = b * kBlockInputs + i;
-          lost[at] = in[at] - block.scale * static_cast<float>(block.codes[i]);
-        }
+    ForRows(*pool_, rows, cols, [&](int begin, int end) {
+      for (int t = begin; t < end; ++t) {
+        QuantiseTwice(*kernels_, p.in + (first + t) * p.in_stride, cols, codes + 2 * t * row_bytes, lost + t * cols);
       }
-      kernels_->quantise(lost, cols, rounded + row_bytes);
-    }
+    });
     MatMulParams<CpuMatrix> both = p;
     both.precise = false;
     both.bias = nullptr;

@@ -75,7 +75,7 @@ class CpuBackend {
   void MultiplyPrecisely(const MatMulParams<CpuMatrix>& p);
 
   Buffer scratch_;      // activations quantised for integer products
-  Buffer precise_in_;   // [kPreciseRows][2] rows quantised, then one row of what was lost
+  Buffer precise_in_;   // [kPreciseRows][2] rows quantised, then what the first of each two lost
   Buffer precise_out_;  // [kPreciseRows][2] rows of outputs
   int64_t max_precise_ = 0;
   int precise_width_ = 0;
