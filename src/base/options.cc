@@ -1,6 +1,5 @@
 #include "farsight/options.h"
 
-#include <algorithm>
 #include <array>
 
 #include "farsight/request.h"
@@ -160,10 +159,6 @@ Status Validate(const EngineOptions& o) {
     if (width < 1 || width > 64) {
       return InvalidArgument("a token of a draft has 1 to 64 guesses after it, not " + std::to_string(width));
     }
-  }
-  const bool tree = std::any_of(o.draft_tree.begin(), o.draft_tree.end(), [](int width) { return width > 1; });
-  if (tree && (o.kv_memory > 0 || !o.session.empty())) {
-    return InvalidArgument("drafts are chains where keys and values lie in a file; a tree of drafts was asked for");
   }
   if (o.draft_tree.size() > 64) {
     return InvalidArgument("a draft is at most 64 tokens deep, not " + std::to_string(o.draft_tree.size()));

@@ -49,9 +49,14 @@ Status Engine::Impl::Start() {
   r.tiers.memory_bytes = static_cast<uint64_t>(options.kv_memory);
   if (options.kv_memory == 0 && !options.session.empty()) r.tiers.memory_bytes = UINT64_MAX;
   r.tiers.open_file = [this] { return OpenKvFile(); };
-  // A tree of guesses has a table for each of its paths; there are none where pages lie in a file.
-  const bool trees = options.drafting != Drafting::kOff && r.tiers.memory_bytes == 0;
-  r.max_seqs = options.max_sequences * (trees ? options.draft_max : 1);
+  // A tree of guesses has a table for each of its paths.
+  r.max_seqs = options.max_sequences * std::max(draft_room, 1);
+  r.tiers.fork_tables = r.max_seqs - options.max_sequences;
+  // Over a file, trees that are asked for must fit; kAuto takes those that do.
+  if (options.drafting != Drafting::kOff && !options.draft_tree.empty()) {
+    r.tiers.fork_blocks =
+        options.max_sequences * ForkBlocks({options.draft_tree, options.draft_max}, plan.options.block_size);
+  }
   r.tiers.lookahead = options.lookahead;
   r.tiers.open_blocks = 2 * options.max_sequences * SequenceTails();  // of those that run and those that are kept
   r.plan = plan;
@@ -59,12 +64,15 @@ Status Engine::Impl::Start() {
   r.forecast = loaded ? &*loaded : nullptr;
   auto made = model->impl().loaded->NewRunner(r);
   if (!made.ok()) {
+    if (made.status().code() == StatusCode::kResourceExhausted && r.tiers.fork_blocks > 0 && options.kv_memory > 0) {
+      return ResourceExhausted(made.status().message() + " for drafts that are trees; chains need less");
+    }
     if (made.status().code() != StatusCode::kResourceExhausted || options.kv_memory > 0) return made.status();
     return ResourceExhausted(made.status().message() + " for a context of " + std::to_string(options.context_tokens) +
                              " tokens; ask for a smaller one");
   }
   runner = std::move(made).value();
-  FS_ASSIGN_OR_RETURN(speculator, Speculator::Create(options, *model));
+  FS_ASSIGN_OR_RETURN(speculator, Speculator::Create(options, *model, runner->fork_blocks()));
   stats.blocks_total = blocks;
   stats.kv_bytes = blocks * runner->bytes_per_block();
   if (KvTiers* tiers = runner->tiers(); tiers != nullptr) {
@@ -226,7 +234,7 @@ Status Engine::SetDrafting(const EngineOptions& options) {
     return InvalidArgument("the way of drafting can't change while a request is under way, nor over a file");
   }
   FS_ASSIGN_OR_RETURN(EngineOptions next, OtherDrafting(e.options, options, e.draft_room));
-  FS_ASSIGN_OR_RETURN(e.speculator, Speculator::Create(next, *e.model));
+  FS_ASSIGN_OR_RETURN(e.speculator, Speculator::Create(next, *e.model, e.runner->fork_blocks()));
   e.options = std::move(next);
   return OkStatus();
 }

@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "engine/engine_plan.h"
 #include "engine/engine_session.h"
@@ -90,7 +91,7 @@ struct Engine::Impl {
 
   Status Start();
   void SummariseAgain(const SequenceCache& cache);
-  int SequenceTails() const { return options.drafting == Drafting::kOff ? 1 : 2; }
+  int SequenceTails() const;
   StatusOr<std::unique_ptr<AsyncFile>> OpenKvFile() const;
   Status OpenSession(const Forecast* projections);
   void TakeCachedPrefixes();
@@ -101,6 +102,7 @@ struct Engine::Impl {
   void CloseBlocks(const PlannedRows& rows);
   Status RunStep();
   Status Compute(const StepPlan& step);
+  std::vector<int32_t> NewBlocks(const StepPlan& step, const PlannedRows& rows) const;
   Status PrepareTiers(const StepPlan& step);
   Status Undo(const StepPlan& step);
   void RunOneByOne(const StepPlan& step);

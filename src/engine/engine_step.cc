@@ -65,7 +65,14 @@ void Engine::Impl::MakeRoom() {
   while (OpenBlocks() > 2 * options.max_sequences * SequenceTails() && !finished.empty()) finished.pop_back();
 }
 
-// Blocks that are not full, at most: these stay in the memory of the tiers.
+// Blocks of a sequence that are not full, at most: these stay in the memory of the tiers.
+int Engine::Impl::SequenceTails() const {
+  if (options.drafting == Drafting::kOff) return 1;
+  // What a step's draft filled is closed by the next, which may draft as far again.
+  return 1 + (2 * options.draft_max + plan.options.block_size - 1) / plan.options.block_size;
+}
+
+// The same of all sequences that are kept; a step's forks come to that.
 int Engine::Impl::OpenBlocks() const {
   size_t sequences = finished.size() + static_cast<size_t>(options.max_sequences);
   for (const auto& [id, job] : jobs) {
@@ -78,6 +85,7 @@ int Engine::Impl::OpenBlocks() const {
 void Engine::Impl::FillBatch(const StepPlan& step) {
   batch.Clear();
   batch.copies = step.copies;
+  batch.open_blocks = OpenBlocks();
   for (const auto& r : step.rows) {
     Job& job = *jobs.at(r.sequence->id);
     const int64_t decode_from = job.request.decode_from >= 0 ? job.request.decode_from : job.sequence.prompt_tokens;
@@ -92,19 +100,38 @@ void Engine::Impl::FillBatch(const StepPlan& step) {
       if (job.WantsLogits(position) || (last && job.limit > 0)) batch.logit_rows.push_back(first_row + i);
     }
     CloseBlocks(r);
+    for (const SequenceCache& fork : r.sequence->forks) {
+      batch.open_blocks += static_cast<int>(fork.blocks().size()) - static_cast<int>(r.first / plan.options.block_size);
+    }
     batch.want_lists = batch.want_lists || static_cast<bool>(job.request.on_blocks);
   }
 }
 
 // Blocks of which every token is certain after the step, those of the step before that a draft had filled included.
+// Those of a tree wait for the path that is kept.
 void Engine::Impl::CloseBlocks(const PlannedRows& rows) {
   const int64_t block = plan.options.block_size;
   const auto blocks = rows.sequence->cache.blocks();
-  const int64_t certain = rows.first + rows.count - static_cast<int64_t>(rows.sequence->draft.size());
+  const Sequence& s = *rows.sequence;
+  const int64_t certain = s.forks.empty() ? rows.first + rows.count - static_cast<int64_t>(s.draft.size()) : rows.first;
   for (int64_t b = std::max<int64_t>(0, rows.first - options.draft_max - 1) / block; b < certain / block; ++b) {
     batch.full_blocks.push_back(blocks[static_cast<size_t>(b)]);
   }
-  batch.open_blocks = OpenBlocks();
+}
+
+// The blocks that a sequence has got in this step, and its forks; the others go on.
+std::vector<int32_t> Engine::Impl::NewBlocks(const StepPlan& step, const PlannedRows& rows) const {
+  std::vector<int32_t> out;
+  const int64_t block = plan.options.block_size;
+  const auto add = [&](const SequenceCache& cache) {
+    for (auto b = rows.first / block; b < static_cast<int64_t>(cache.blocks().size()); ++b) {
+      const int32_t id = cache.blocks()[static_cast<size_t>(b)];
+      if (b * block >= rows.first || IsCopy(step, id)) out.push_back(id);
+    }
+  };
+  add(rows.sequence->cache);
+  for (const SequenceCache& fork : rows.sequence->forks) add(fork);
+  return out;
 }
 
 // Gives the step's blocks their places; where the first row of a sequence goes on in a block that was full or was read
@@ -113,11 +140,9 @@ Status Engine::Impl::PrepareTiers(const StepPlan& step) {
   KvTiers& tiers = *runner->tiers();
   FS_RETURN_IF_ERROR(tiers.Follow(*pool));
   for (const auto& r : step.rows) {
-    const auto blocks = r.sequence->cache.blocks();
-    for (auto b = static_cast<size_t>(r.first / plan.options.block_size); session && b < blocks.size(); ++b) {
-      // New blocks are written behind into the session itself.
-      const bool fresh = static_cast<int64_t>(b) * plan.options.block_size >= r.first || IsCopy(step, blocks[b]);
-      if (fresh && tiers.place(blocks[b]).store == 0) FS_RETURN_IF_ERROR(tiers.Begin(blocks[b], session->store()));
+    // New blocks are written behind into the session itself.
+    for (const int32_t block : session ? NewBlocks(step, r) : std::vector<int32_t>()) {
+      if (tiers.place(block).store == 0) FS_RETURN_IF_ERROR(tiers.Begin(block, session->store()));
     }
     if (r.first % plan.options.block_size == 0) continue;
     const int32_t block = r.sequence->cache.blocks()[static_cast<size_t>(r.first / plan.options.block_size)];
@@ -152,14 +177,8 @@ Status Engine::Impl::Compute(const StepPlan& step) {
 
 // After a step that failed: what it wrote is as if it had not been.
 Status Engine::Impl::Undo(const StepPlan& step) {
-  KvTiers& tiers = *runner->tiers();
-  const int64_t block = plan.options.block_size;
   for (const auto& r : step.rows) {
-    const auto blocks = r.sequence->cache.blocks();
-    for (auto b = static_cast<size_t>(r.first / block); b < blocks.size(); ++b) {
-      if (static_cast<int64_t>(b) * block < r.first && !IsCopy(step, blocks[b])) continue;  // written again
-      FS_RETURN_IF_ERROR(tiers.Begin(blocks[b]));
-    }
+    for (const int32_t block : NewBlocks(step, r)) FS_RETURN_IF_ERROR(runner->tiers()->Begin(block));
   }
   return OkStatus();
 }
@@ -171,8 +190,8 @@ void Engine::Impl::RunOneByOne(const StepPlan& step) {
   for (const auto& r : step.rows) {
     StepPlan alone;
     alone.rows = {r};
+    const auto blocks = NewBlocks(step, r);
     for (const auto& copy : step.copies) {
-      const auto blocks = r.sequence->cache.blocks();
       if (std::find(blocks.begin(), blocks.end(), copy.to) != blocks.end()) alone.copies.push_back(copy);
     }
     const Status status = undone.ok() ? Compute(alone) : undone;

@@ -36,7 +36,22 @@ StatusOr<EngineOptions> OtherDrafting(const EngineOptions& of, const EngineOptio
                          std::to_string(next.draft_max));
 }
 
-StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& options, const Model& target) {
+int ForkBlocks(const TreeShape& shape, int block_tokens) {
+  // Paths end in leaves. Of the children of a node all but one are a leaf more.
+  int64_t leaves = 1;
+  int widest = 1;
+  for (const int width : shape.widths) {
+    leaves = std::min<int64_t>(leaves * width, shape.max_nodes);
+    widest = std::max(widest, width);
+  }
+  leaves = std::min<int64_t>(leaves, 1 + shape.max_nodes * (widest - 1) / widest);
+  // The block of the root, of which each path has a copy, and those after it.
+  const int depth = std::min(shape.max_depth(), shape.max_nodes);
+  return static_cast<int>(leaves - 1) * (1 + (depth + block_tokens - 1) / block_tokens);
+}
+
+StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& options, const Model& target,
+                                                         int64_t fork_blocks) {
   std::unique_ptr<Speculator> s;
   const Drafting asked = options.drafting;
   if (asked == Drafting::kOff) return s;
@@ -63,7 +78,7 @@ StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& op
       s->profile_fault_ = read.status().message();
     }
   }
-  // With keys and values in a file, drafts are chains and exact: forks would move blocks between the tiers.
+  // With keys and values in a file, drafts are exact.
   const bool resident = options.kv_memory == 0 && options.session.empty();
   std::vector<VerifyMode> approximate;
   for (const QualityRecord& q : profile.quality) {
@@ -100,7 +115,8 @@ StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& op
   p.precision = options.precision;
   for (Strategy& strategy : BuildMenu(kinds, options.draft_max, modes)) {
     const bool depth_first = strategy.mode.order == NodeOrder::kDepthFirst;
-    if (depth_first && !resident) continue;
+    const int forked = ForkBlocks(strategy.shape, options.attention.block_size);
+    if (int64_t{options.max_sequences} * forked > fork_blocks) continue;
     if (strategy.shape.is_chain() != depth_first) p.menu.push_back(std::move(strategy));
   }
   FS_ASSIGN_OR_RETURN(s->planner_, Planner::Create(std::move(p), std::move(profile)));

@@ -20,10 +20,14 @@ namespace farsight {
 // `of` with the way of drafting that `drafting` says; kInvalidArgument for drafts of more than `room` tokens.
 StatusOr<EngineOptions> OtherDrafting(const EngineOptions& of, const EngineOptions& drafting, int room);
 
+// Blocks that the forks of a sequence have to themselves at most while a draft of the shape runs.
+int ForkBlocks(const TreeShape& shape, int block_tokens);
+
 class Speculator {
  public:
-  // nullptr where options.drafting is kOff.
-  static StatusOr<std::unique_ptr<Speculator>> Create(const EngineOptions& options, const Model& target);
+  // nullptr where options.drafting is kOff. kAuto takes trees whose forks have at most `fork_blocks` to themselves.
+  static StatusOr<std::unique_ptr<Speculator>> Create(const EngineOptions& options, const Model& target,
+                                                      int64_t fork_blocks);
 
   // A sequence that starts to decode, with all of its tokens so far.
   Status Begin(uint64_t sequence, std::span<const int32_t> tokens);
@@ -56,6 +60,10 @@ class Speculator {
   // Strategies by steps, those of most steps first.
   std::vector<StrategyUse> Used() const;
   // Why options.profile is not used; empty where it is, or none was named.
+  // What kAuto chooses from.
+  std::span<const Strategy> menu() const {
+    return planner_ ? std::span<const Strategy>(planner_->menu()) : std::span<const Strategy>();
+  }
   const std::string& profile_fault() const { return profile_fault_; }
 
  private:

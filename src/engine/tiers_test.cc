@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
 
 #include "engine/model_impl.h"
+#include "engine/speculator.h"
 #include "engine/testing/random_forecast.h"
 #include "engine/testing/requests.h"
 #include "engine/testing/tiny_model.h"
@@ -296,6 +300,138 @@ TEST_F(TiersTest, DraftsAreTakenBackAsInMemory) {
     }
   }
   EXPECT_GT(taken_back, 0);
+}
+
+// What a draft as a tree keeps is read in memory or from a file alike, down to the logits; what it does not keep is
+// gone.
+TEST_F(TiersTest, TreesOverAFileWriteWhatIsWrittenInMemory) {
+  struct Answer {
+    std::vector<int32_t> tokens;
+    std::vector<std::pair<int32_t, float>> best;
+    bool operator==(const Answer&) const = default;
+  };
+  const auto ask = [](Engine& engine, const std::vector<int32_t>& prompt, Completion* whole) {
+    Answer answer;
+    Request request = Ask(prompt, 60);
+    request.sampling.top_logprobs = 5;
+    const auto done = engine.Generate(std::move(request));
+    EXPECT_TRUE(done.ok()) << done.status().message();
+    if (!done.ok()) return answer;
+    answer.tokens = done->tokens;
+    for (const auto& l : done->logprobs) {
+      for (const auto& t : l.top) answer.best.emplace_back(t.token, t.logprob);
+    }
+    *whole = *done;
+    return answer;
+  };
+  int64_t accepted = 0, taken_back = 0;
+  int number = 0;
+  for (Case& c : Cases()) {
+    ++number;
+    // What was said after the same text before, in two ways, so that there are guesses and forks of them.
+    const auto text = TokensFor(c, 40, 9);
+    auto prompt = TokensFor(c, PromptOf(c) - 400, 10);
+    const auto said = Make(c, 0)->Generate(Ask(text, 60)).value().tokens;
+    for (int i = 0; i < 4; ++i) {
+      prompt.insert(prompt.end(), text.begin(), text.end());
+      if (i < 3) prompt.insert(prompt.end(), said.begin(), said.begin() + 60);
+      if (i < 3) prompt.back() = prompt[prompt.size() - 31 + static_cast<size_t>(i) * 10] = i + 1;
+    }
+    Completion done;
+    const Answer plain = ask(*Make(c, 0), prompt, &done);
+    c.options.drafting = number % 2 == 0 ? Drafting::kSuffix : Drafting::kNgram;
+    c.options.draft_tree = {3, 2, 1, 1};
+    c.options.draft_max = 12;
+    uint32_t seed = 1;
+    c.model->impl().open_kv_file = [&]() -> StatusOr<std::unique_ptr<AsyncFile>> {
+      auto file = std::make_unique<testing::FakeAsyncFile>(std::make_shared<testing::FakeDisk>(), seed++);
+      file->max_delay = 7;
+      return std::unique_ptr<AsyncFile>(std::move(file));
+    };
+    const int64_t least = Least(c);
+    for (const bool lookahead : {true, false}) {
+      c.options.draft_breadth_first = !lookahead;
+      for (const int64_t memory : {least, least * 5 / 4}) {
+        const auto engine = Make(c, memory, lookahead);
+        EXPECT_EQ(ask(*engine, prompt, &done), plain) << c.name << ", " << memory << ", " << lookahead;
+        accepted += done.accepted_tokens;
+        taken_back += done.drafted_tokens - done.accepted_tokens;
+        // From what the other left, shared up to where they part.
+        auto branch = prompt;
+        branch[branch.size() - 5] ^= 1;
+        const Answer other = ask(*engine, branch, &done);
+        EXPECT_GT(done.cached_tokens, 0) << c.name;
+        Case resident = c;
+        resident.options.drafting = Drafting::kOff;
+        resident.options.draft_tree = {};
+        EXPECT_EQ(other, ask(*Make(resident, 0), branch, &done)) << c.name;
+      }
+    }
+    c.model->impl().open_kv_file = nullptr;
+    // Written behind into a session, from which another goes on.
+    c.options.session = dir_.path() + "/trees" + std::to_string(number);
+    for (int part = 0; part < 2; ++part) {
+      const auto engine = Make(c, part == 0 ? least : 0);
+      EXPECT_EQ(ask(*engine, prompt, &done), plain) << c.name << ", " << part;
+      EXPECT_EQ(done.cached_tokens > 0, part > 0) << c.name;
+      ASSERT_TRUE(engine->SaveSession().ok()) << c.name;
+    }
+  }
+  EXPECT_GT(accepted, 0);
+  EXPECT_GT(taken_back, 0);
+}
+
+TEST_F(TiersTest, SequencesWithTreesShareABudget) {
+  for (Case& c : Cases()) {
+    c.options.max_sequences = 3;
+    std::vector<std::vector<int32_t>> prompts, alone, together(4);
+    for (int i = 0; i < 4; ++i) {
+      auto prompt = TokensFor(c, 30 + 5 * i, static_cast<uint32_t>(i));
+      while (prompt.size() < 300) prompt.insert(prompt.end(), prompt.begin(), prompt.begin() + 30);
+      alone.push_back(Make(c, 0)->Generate(Ask(prompt, 40)).value().tokens);
+      prompts.push_back(std::move(prompt));
+    }
+    c.options.drafting = Drafting::kNgram;
+    c.options.draft_tree = {2, 2, 1};
+    c.options.draft_max = 8;
+    const auto engine = Make(c, Least(c));
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      ASSERT_TRUE(engine->Submit(Ask(prompts[i], 40), [&, i](Completion done) { together[i] = done.tokens; }).ok());
+    }
+    while (engine->HasWork()) ASSERT_TRUE(engine->Step().ok());
+    EXPECT_EQ(together, alone) << c.name;
+  }
+}
+
+TEST_F(TiersTest, TreesAreTakenWhereMemoryDoes) {
+  Case c = Cases()[1];
+  c.options.drafting = Drafting::kNgram;
+  c.options.draft_max = 15;
+  const int64_t chains = Least(c);
+  Case trees = c;
+  trees.options.draft_tree = {3, 2, 1};
+  EXPECT_GT(Least(trees), chains);
+  trees.options.kv_memory = chains;
+  const auto refused = Engine::Create(trees.model, trees.options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("trees; chains need less"), std::string::npos)
+      << refused.status().message();
+  // The planner has those that fit.
+  c.options.drafting = Drafting::kAuto;
+  c.options.max_sequences = 2;
+  const auto forks = [&](int64_t blocks) {
+    std::set<std::vector<int>> widths;
+    const auto speculator = Speculator::Create(c.options, *c.model, blocks).value();
+    for (const Strategy& s : speculator->menu()) {
+      if (s.drafts() && !s.shape.is_chain()) widths.insert(s.shape.widths);
+    }
+    return widths;
+  };
+  const std::set<std::vector<int>> narrow = {{2, 2, 1, 1}}, both = {{2, 2, 1, 1}, {3, 2, 2, 1, 1}};
+  const int64_t needed = int64_t{2} * ForkBlocks({{2, 2, 1, 1}, 7}, 16);
+  EXPECT_TRUE(forks(needed - 1).empty());
+  EXPECT_EQ(forks(needed), narrow);
+  EXPECT_EQ(forks(std::numeric_limits<int64_t>::max()), both);
 }
 
 TEST_F(TiersTest, ABrokenPageFailsItsRequestAlone) {

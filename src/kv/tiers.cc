@@ -99,6 +99,11 @@ TierCounters KvTiers::Total() const {
   return total;
 }
 
+int64_t KvTiers::CountHeld() const {
+  return std::count_if(slots_.begin(), slots_.end(),
+                       [](const Slot& s) { return s.state == SlotState::kUnfilled || s.pins > 0; });
+}
+
 std::byte* KvTiers::PageData(int32_t layer, int32_t page) {
   const int32_t slot = visible_[PageIndex(layer, page)];
   return slot < 0 ? nullptr : SlotData(slot);

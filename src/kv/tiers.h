@@ -105,6 +105,7 @@ class KvTiers {
   std::byte* PageData(int32_t layer, int32_t page);  // null when it is not in memory
   const TierCounters& counters(int32_t layer) const { return counters_[static_cast<size_t>(layer)]; }
   TierCounters Total() const;
+  int64_t CountHeld() const;  // pages that can't leave memory: of unfilled blocks, or held by a request
   BlockStore& store(int32_t index) { return *stores_[static_cast<size_t>(index)]; }
 
   // --- Admission: sequences share the pool; each reserves its minimum.

@@ -53,6 +53,7 @@ class Forward final : public ModelRunner {
   }
 
   KvTiers* tiers() override { return tiered_ == nullptr ? nullptr : &tiered_->tiers(); }
+  int64_t fork_blocks() const override { return fork_blocks_; }
   uint32_t page_layout() const override { return B::kPageLayout; }
   size_t summary_row_bytes() const override {
     size_t bytes = 0;
@@ -104,7 +105,7 @@ class Forward final : public ModelRunner {
     CopySummaries(batch);
     if (tiered_ != nullptr) {
       tiered_->BeginStep(batch);
-      early_ = o_.tiers.lookahead && ListsKnownEarly(batch, o_.plan);
+      early_ = o_.tiers.lookahead && tiered_->ListsKnownEarly(o_.plan);
     }
 
     b_.RopeTable({rows.positions, inv_freq_.template as<double>(), cos_.template as<float>(), sin_.template as<float>(),
@@ -584,8 +585,9 @@ class Forward final : public ModelRunner {
   size_t tables_at_ = 0, flags_at_ = 0;       // offsets in inputs_
   Buffer tier_pages_, carry_, window_carry_;  // with tiers: memory for pages, what parts of an attention hand on
   std::unique_ptr<TieredCache> tiered_;       // null: all pages are in memory
-  bool early_ = false;                        // lists of Forecasts are known before the step's own keys
-  Buffer echo_seqs_;                          // [max_seqs, kMaxEcho]: a row holds its own number
+  int64_t fork_blocks_ = std::numeric_limits<int64_t>::max();
+  bool early_ = false;  // lists of Forecasts are known before the step's own keys
+  Buffer echo_seqs_;    // [max_seqs, kMaxEcho]: a row holds its own number
   // Of the step at hand.
   std::vector<Echo> echoes_;
   Buffer sources_;  // Batch::list_sources

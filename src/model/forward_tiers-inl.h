@@ -29,6 +29,12 @@ Status Forward<B>::MakeTiers() {
       static_cast<uint64_t>(c_.layers) * static_cast<uint64_t>(cached_heads_) * static_cast<uint64_t>(o_.num_blocks);
   const int64_t least = TieredCache::MinimumSlots(s, o_.tiers);
   const uint64_t slots = std::min(o_.tiers.memory_bytes / s.page_bytes, std::max(all, static_cast<uint64_t>(least)));
+  if (slots < all) {
+    RunnerTiers chains = o_.tiers;
+    chains.fork_blocks = 0;
+    const int64_t spare = static_cast<int64_t>(slots) - TieredCache::MinimumSlots(s, chains);
+    fork_blocks_ = std::max<int64_t>(spare, 0) / (int64_t{s.layers} * s.heads);
+  }
   FS_ASSIGN_OR_RETURN(tier_pages_, b_.Allocate(static_cast<size_t>(slots * s.page_bytes + kIoAlignment)));
   const auto at = reinterpret_cast<uintptr_t>(tier_pages_.data());
   std::byte* pages = tier_pages_.data() + (RoundUpToIo(at) - at);

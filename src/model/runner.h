@@ -38,7 +38,7 @@ struct Batch {
   std::vector<int32_t> logit_rows;    // rows whose logits are wanted, ascending
   std::vector<BlockCopy> copies;      // carried out before anything is written
   // With tiers: blocks that no later step writes to (those of earlier steps are welcome), and how many are written to
-  // again over all sequences that are kept, this step's included.
+  // again over all sequences that are kept, this step's and its forks' included.
   std::vector<int32_t> full_blocks;
   int open_blocks = 0;
   std::vector<RowEcho> echoes;
@@ -87,6 +87,10 @@ struct RunnerTiers {
   // they are needed.
   bool lookahead = true;
   int open_blocks = 1;  // unfilled blocks at once, over all sequences that are kept
+  // Trees of guesses: tables of a step that are forks of others, of RunnerOptions::max_seqs at most, and blocks that
+  // these have to themselves, for which there must be room.
+  int fork_tables = 0;
+  int fork_blocks = 0;
 };
 
 class KvTiers;
@@ -119,6 +123,8 @@ class ModelRunner {
   // positions, row_seq, block_tables and num_seqs count.
   virtual void Summarise(const Batch& batch) = 0;
   virtual KvTiers* tiers() = 0;  // null: everything is in memory
+  // Blocks that there is memory for, in a step's forks by themselves, beside what every step needs.
+  virtual int64_t fork_blocks() const = 0;
   // What a session keeps of a block beside its pages: the summaries of every layer that selects, one after another.
   virtual size_t summary_row_bytes() const = 0;  // 0: no layer selects
   virtual void GetSummaries(int32_t block, std::span<std::byte> row) = 0;

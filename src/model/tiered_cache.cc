@@ -22,10 +22,11 @@ int64_t TieredCache::MinimumSlots(const TieredCacheShape& s, const RunnerTiers& 
   TierNeeds n;
   n.layers = s.layers;
   n.heads = s.heads;
-  n.open_blocks = options.open_blocks;
+  n.open_blocks = options.open_blocks + options.fork_blocks;
+  const int sequences = s.max_seqs - options.fork_tables;
   const int64_t split = std::min(kAttendSplitTokens / s.block_tokens, s.max_blocks);
-  n.selected_blocks = static_cast<int32_t>(s.max_seqs * (split + SummaryBlocks(s)));
-  n.appended_blocks = s.max_rows / s.block_tokens + 2 * s.max_seqs;
+  n.selected_blocks = static_cast<int32_t>(sequences * (split + SummaryBlocks(s)));
+  n.appended_blocks = s.max_rows / s.block_tokens + 2 * sequences;
   n.requests_at_once = options.lookahead ? 2 : 1;
   return MinimumPages(n);
 }
@@ -57,6 +58,7 @@ StatusOr<std::unique_ptr<TieredCache>> TieredCache::Create(const TieredCacheShap
   cache->wanted_.assign(
       static_cast<size_t>(shape.max_seqs) * static_cast<size_t>(shape.heads) * static_cast<size_t>(shape.max_blocks),
       0);
+  cache->seen_.assign(static_cast<size_t>(shape.num_blocks) * static_cast<size_t>(shape.heads), 0);
   return cache;
 }
 
@@ -65,29 +67,38 @@ void TieredCache::BeginStep(const Batch& batch) {
   rows_.assign(static_cast<size_t>(batch.num_seqs), {});
   for (int t = 0; t < batch.num_rows(); ++t) {
     Rows& r = rows_[static_cast<size_t>(batch.row_seq[static_cast<size_t>(t)])];
-    if (r.count++ == 0) {
-      r.first = batch.positions[static_cast<size_t>(t)];
-      r.first_row = t;
-    }
+    const int position = batch.positions[static_cast<size_t>(t)];
+    if (r.end == 0) r.first = position;
+    r.end = position + 1;
+  }
+  for (const RowEcho& e : batch.echoes) {
+    Rows& r = rows_[static_cast<size_t>(e.seq)];
+    r.first = std::min(r.first, batch.positions[static_cast<size_t>(e.first)]);
+    r.fork = true;
   }
   written_.clear();
   summary_blocks_.clear();
   used_blocks_ = 0;
+  int64_t forked = 0;
   for (int s = 0; s < batch.num_seqs; ++s) {
     const Rows& r = rows_[static_cast<size_t>(s)];
-    if (r.count == 0) continue;
+    if (r.end == 0) continue;
     const int own = r.first / s_.block_tokens;
-    const int end = r.first + r.count;
-    used_blocks_ = std::max(used_blocks_, RoundedUp(end, s_.block_tokens));
-    for (int b = own; b * s_.block_tokens < end; ++b) written_.push_back(Physical(s, b));
-    // Windows that end in these rows begin in earlier blocks.
-    if (s_.summary_kernel == 0 || end / s_.summary_stride == r.first / s_.summary_stride) continue;
+    const int end = RoundedUp(r.end, s_.block_tokens);
+    used_blocks_ = std::max(used_blocks_, end);
+    for (int b = own; b < end; ++b) written_.push_back(Physical(s, b));
+    if (r.fork) forked += end - own;
+    // Windows that end in these rows begin in earlier blocks, which a fork has in common with its sequence.
+    if (s_.summary_kernel == 0 || r.end / s_.summary_stride == r.first / s_.summary_stride) continue;
     for (int b = std::max(0, r.first + 1 - s_.summary_kernel) / s_.block_tokens; b < own; ++b) {
-      summary_blocks_.push_back(Physical(s, b));
+      const int32_t block = Physical(s, b);
+      const bool there = std::find(summary_blocks_.begin(), summary_blocks_.end(), block) != summary_blocks_.end();
+      if (!there) summary_blocks_.push_back(block);
     }
   }
-  const int64_t open = static_cast<int64_t>(s_.layers) * batch.open_blocks;
-  const int64_t beside = static_cast<int64_t>(written_.size() + summary_blocks_.size()) * (lookahead_ ? 2 : 1);
+  const int64_t open = static_cast<int64_t>(s_.layers) * batch.open_blocks;  // forks included
+  const auto appended = static_cast<int64_t>(written_.size() + summary_blocks_.size()) - forked;
+  const int64_t beside = appended * (lookahead_ ? 2 : 1);
   request_slots_ = (tiers_->num_slots() - s_.heads * (open + beside)) / (lookahead_ ? 2 : 1);
   for (LayerState& l : layers_) l.layer = -1;
   tiers_->BeginStep();
@@ -143,30 +154,29 @@ Status TieredCache::AwaitSummaryBlocks(int layer) {
 }
 
 void TieredCache::WantLists(const LayerReads& reads) {
-  for (int s = 0; s < batch_->num_seqs; ++s) {
-    const Rows& r = rows_[static_cast<size_t>(s)];
-    if (r.count == 0) continue;
-    const auto all = [&](int position) {
-      for (int h = 0; h < s_.kv_heads; ++h) {
-        std::fill_n(Wanted(s, reads.list_head + h), position / s_.block_tokens + 1, uint8_t{1});
-      }
-    };
-    if (reads.counts.empty()) {
-      all(r.first + r.count - 1);
+  const auto all = [&](int s, int position) {
+    for (int h = 0; h < s_.kv_heads; ++h) {
+      std::fill_n(Wanted(s, reads.list_head + h), position / s_.block_tokens + 1, uint8_t{1});
+    }
+  };
+  if (reads.counts.empty()) {
+    for (int s = 0; s < batch_->num_seqs; ++s) {
+      if (const int end = rows_[static_cast<size_t>(s)].end; end > 0) all(s, end - 1);
+    }
+    return;
+  }
+  for (size_t t = 0; t < batch_->row_seq.size(); ++t) {
+    const int s = batch_->row_seq[t];
+    const size_t pair = t * static_cast<size_t>(s_.kv_heads);
+    if (reads.counts[pair] < 0) {
+      all(s, batch_->positions[t]);
       continue;
     }
-    for (int i = 0; i < r.count; ++i) {
-      const size_t pair = static_cast<size_t>(r.first_row + i) * static_cast<size_t>(s_.kv_heads);
-      if (reads.counts[pair] < 0) {
-        all(r.first + i);
-        continue;
-      }
-      for (int h = 0; h < s_.kv_heads; ++h) {
-        const size_t at = pair + static_cast<size_t>(h);
-        const int32_t* ids = reads.ids.data() + at * static_cast<size_t>(reads.max_selected);
-        uint8_t* wanted = Wanted(s, reads.list_head + h);
-        for (int32_t k = 0; k < reads.counts[at]; ++k) wanted[ids[k]] = 1;
-      }
+    for (int h = 0; h < s_.kv_heads; ++h) {
+      const size_t at = pair + static_cast<size_t>(h);
+      const int32_t* ids = reads.ids.data() + at * static_cast<size_t>(reads.max_selected);
+      uint8_t* wanted = Wanted(s, reads.list_head + h);
+      for (int32_t k = 0; k < reads.counts[at]; ++k) wanted[ids[k]] = 1;
     }
   }
 }
@@ -174,9 +184,9 @@ void TieredCache::WantLists(const LayerReads& reads) {
 void TieredCache::WantWindow(const LayerReads& reads) {
   for (int s = 0; s < batch_->num_seqs; ++s) {
     const Rows& r = rows_[static_cast<size_t>(s)];
-    if (r.count == 0) continue;
+    if (r.end == 0) continue;
     const int first = std::max(0, r.first + 1 - reads.window) / s_.block_tokens;
-    const int end = RoundedUp(r.first + r.count, s_.block_tokens);
+    const int end = RoundedUp(r.end, s_.block_tokens);
     for (int h = 0; h < s_.kv_heads; ++h)
       std::fill_n(Wanted(s, reads.window_head + h) + first, end - first, uint8_t{1});
   }
@@ -195,18 +205,31 @@ void TieredCache::Plan(int layer, const LayerReads& reads) {
   l.windows.clear();
   l.windows.push_back({0, std::numeric_limits<int>::max(), 0, 0, {}, false});
   const int split = kAttendSplitTokens / s_.block_tokens;
+  if (++seen_mark_ == 0) {
+    std::fill(seen_.begin(), seen_.end(), 0);
+    seen_mark_ = 1;
+  }
+  int64_t in_window = 0;  // pages that may have to be read
   for (int first = 0; first < used_blocks_; first += split) {
     const size_t before = l.pages.size();
+    int64_t more = 0;
     for (int s = 0; s < batch_->num_seqs; ++s) {
+      const int own = rows_[static_cast<size_t>(s)].first / s_.block_tokens;  // from here on: written, in memory
       for (int h = 0; h < s_.heads; ++h) {
         const uint8_t* wanted = Wanted(s, h);
         for (int b = first; b < std::min(first + split, used_blocks_); ++b) {
-          if (wanted[b] != 0) l.pages.push_back(Physical(s, b) * s_.heads + h);
+          if (wanted[b] == 0) continue;
+          const int32_t page = Physical(s, b) * s_.heads + h;
+          if (std::exchange(seen_[static_cast<size_t>(page)], seen_mark_) == seen_mark_) continue;  // of another path
+          l.pages.push_back(page);
+          more += b < own ? 1 : 0;
         }
       }
     }
     Window& w = l.windows.back();
-    if (before > w.first_page && static_cast<int64_t>(l.pages.size() - w.first_page) > request_slots_) {
+    in_window += more;
+    if (before > w.first_page && in_window > request_slots_) {
+      in_window = more;
       w.end_block = first;
       l.windows.push_back({first, std::numeric_limits<int>::max(), before, 0, {}, false});
     }
@@ -244,16 +267,14 @@ void TieredCache::CloseLayer(int layer) {
   l.layer = -1;
 }
 
-bool ListsKnownEarly(const Batch& batch, const AttentionPlan& plan) {
+bool TieredCache::ListsKnownEarly(const AttentionPlan& plan) const {
   const SummaryView& s = plan.summary;
   const int block = plan.options.block_size;
   const int reach = s.kind == SummaryKind::kPooledKeys ? s.kernel - s.stride : 0;  // of the newest window, past it
-  int first = 0;
-  for (int t = 0; t < batch.num_rows(); ++t) {
-    const auto i = static_cast<size_t>(t);
-    if (t == 0 || batch.row_seq[i] != batch.row_seq[i - 1]) first = batch.positions[i];
-    const int own = batch.positions[i] / block;
-    if (batch.selects[i] == 0 || own + 1 <= plan.top_k || own <= plan.local_blocks) continue;
+  for (size_t t = 0; t < batch_->row_seq.size(); ++t) {
+    const int own = batch_->positions[t] / block;
+    if (batch_->selects[t] == 0 || own + 1 <= plan.top_k || own <= plan.local_blocks) continue;
+    const int first = rows_[static_cast<size_t>(batch_->row_seq[t])].first;
     if ((own - plan.local_blocks) * block + reach > first) return false;
   }
   return true;

@@ -29,7 +29,7 @@ struct TieredCacheShape {
   int kv_heads = 0;
   int block_tokens = 0;
   int max_rows = 0;
-  int max_seqs = 0;
+  int max_seqs = 0;    // tables, those of forks included
   int max_blocks = 0;  // of a sequence
   int32_t num_blocks = 0;
   uint64_t page_bytes = 0;         // rounded up to kIoAlignment
@@ -52,7 +52,7 @@ struct LayerReads {
 
 class TieredCache {
  public:
-  // Slots that a step needs, however long the context: one split of every sequence at a time.
+  // Slots that a step needs, however long the context: one split of every sequence at a time, which its forks share.
   static int64_t MinimumSlots(const TieredCacheShape& shape, const RunnerTiers& options);
   // kResourceExhausted, with the bytes that would do, when `pool` is smaller than that.
   static StatusOr<std::unique_ptr<TieredCache>> Create(const TieredCacheShape& shape, const RunnerTiers& options,
@@ -61,6 +61,9 @@ class TieredCache {
   KvTiers& tiers() { return *tiers_; }
 
   void BeginStep(const Batch& batch);
+  // Whether the lists of the step that do not come from a layer's own queries are known before its own keys are: where
+  // all that their scores are made of (SelectParams::skip_local) was there before the first row of its table.
+  bool ListsKnownEarly(const AttentionPlan& plan) const;
   // After an error anywhere in a step: no request is under way any more.
   void Abort();
 
@@ -96,10 +99,10 @@ class TieredCache {
     std::vector<int32_t> pages;  // by window
     std::vector<Window> windows;
   };
+  // Positions that a table is written at, those that a fork has in common with other paths included.
   struct Rows {
-    int first = 0;  // position
-    int count = 0;
-    int first_row = 0;  // in the batch
+    int first = 0, end = 0;
+    bool fork = false;
   };
 
   TieredCache(const TieredCacheShape& shape, const RunnerTiers& options) : s_(shape), lookahead_(options.lookahead) {}
@@ -125,20 +128,18 @@ class TieredCache {
   bool lookahead_;
   std::unique_ptr<KvTiers> tiers_;
   const Batch* batch_ = nullptr;  // of the step at hand
-  std::vector<Rows> rows_;        // of each sequence of the step
+  std::vector<Rows> rows_;        // [tables] of the step
   std::vector<int32_t> written_;  // blocks that the step writes to
   std::vector<int32_t> summary_blocks_;
-  int64_t request_slots_ = 0;  // pages of one window at most
+  int64_t request_slots_ = 0;  // pages of one window at most, beside those that are written
   int used_blocks_ = 0;        // of the longest sequence
   std::vector<uint8_t> wanted_;
+  std::vector<uint32_t> seen_;  // [pages of a layer] the mark of the plan that has the page already
+  uint32_t seen_mark_ = 0;
   std::vector<int32_t> pages_;  // scratch of one call
   LayerState layers_[2];
   FetchTicket copy_ticket_;
 };
-
-// Whether the lists of a step that do not come from a layer's own queries are known before its own keys are: where all
-// that their scores are made of (SelectParams::skip_local) was there before the first row of its sequence.
-bool ListsKnownEarly(const Batch& batch, const AttentionPlan& plan);
 
 }  // namespace farsight
 
