@@ -1,5 +1,6 @@
 // A step up to its logits: who drafts, what is reused, what runs, in which batch; and what happens when it fails.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_impl.h"
@@ -161,7 +162,9 @@ Status Engine::Impl::Compute(const StepPlan& step) {
   const bool measures = approximates && speculator->Measures();
   if (measures) {
     batch.want_lists = batch.want_scores = true;
+    const std::vector<int32_t> full = std::exchange(batch.full_blocks, {});  // these rows are written once more
     FS_RETURN_IF_ERROR(runner->Step(batch, &result));
+    batch.full_blocks = full;
     meter.Exact(batch, result, plan);
     batch.want_scores = false;
   }

@@ -78,11 +78,8 @@ StatusOr<std::unique_ptr<Speculator>> Speculator::Create(const EngineOptions& op
       s->profile_fault_ = read.status().message();
     }
   }
-  // With keys and values in a file, drafts are exact.
-  const bool resident = options.kv_memory == 0 && options.session.empty();
   std::vector<VerifyMode> approximate;
   for (const QualityRecord& q : profile.quality) {
-    if (!resident) break;
     const bool fits = !q.mode.is_exact() && Allows(options.precision, q.mode) && QualityAllows(profile, q.mode);
     if (fits && std::find(approximate.begin(), approximate.end(), q.mode) == approximate.end()) {
       approximate.push_back(q.mode);

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "engine/model_impl.h"
+#include "engine/profiler.h"
 #include "engine/speculator.h"
 #include "engine/testing/random_forecast.h"
 #include "engine/testing/requests.h"
@@ -432,6 +434,54 @@ TEST_F(TiersTest, TreesAreTakenWhereMemoryDoes) {
   EXPECT_TRUE(forks(needed - 1).empty());
   EXPECT_EQ(forks(needed), narrow);
   EXPECT_EQ(forks(std::numeric_limits<int64_t>::max()), both);
+}
+
+// Approximate steps, and those that run exactly as well to be measured, which write their rows twice.
+TEST_F(TiersTest, ApproximateDraftsAreThoseInMemory) {
+  int64_t measured = 0;
+  for (Case& c : Cases()) {
+    if (c.options.attention.policy == AttentionPolicy::kDense || !c.options.forecast.empty()) continue;
+    const auto said = Make(c, 0)->Generate(Ask(TokensFor(c, 40, 9), 60)).value().tokens;
+    auto prompt = TokensFor(c, PromptOf(c) - 200, 10);
+    for (int i = 0; i < 2; ++i) prompt.insert(prompt.end(), said.begin(), said.begin() + 60);
+    prompt.insert(prompt.end(), said.begin(), said.begin() + 10);
+    for (const bool trees : {false, true}) {
+      QualityRecord record;
+      record.mode.group = 4;
+      record.mode.shared_list = true;
+      record.mode.refresh.assign(static_cast<size_t>(c.model->info().layers), 0);
+      record.mode.refresh[0] = 1;
+      record.tokens = 512;
+      c.options.precision = PrecisionClass::kSharedReuse;
+      c.options.drafting = Drafting::kNgram;
+      c.options.draft_max = 12;
+      c.options.draft_tree = trees ? std::vector<int>{2, 2, 1, 1} : std::vector<int>();
+      c.options.profile = dir_.path() + "/profile.json";
+      Profile profile;
+      profile.of = ProfileFingerprint(*c.model, c.options).value();
+      profile.quality = {record};
+      ASSERT_TRUE(WriteProfile(c.options.profile, profile).ok());
+      const auto ask = [&](int64_t memory, bool lookahead) {
+        const auto engine = Make(c, memory, lookahead);
+        auto tokens = engine->Generate(Ask(prompt, 100)).value().tokens;
+        const EngineStats stats = engine->stats();
+        EXPECT_EQ(stats.profile_fault, "") << c.name;
+        measured += stats.approximation.rows;
+        return std::make_tuple(std::move(tokens), stats.approximation.rows, stats.approximation.kl_mean);
+      };
+      const auto resident = ask(0, true);
+      const int64_t least = Least(c);
+      EXPECT_EQ(ask(least, true), resident) << c.name;
+      EXPECT_EQ(ask(least * 5 / 4, false), resident) << c.name;
+      // The first such step is measured; in one of these it fills a block.
+      for (int past = 0; past < 16 && c.name == "pooled" && !trees; ++past) {
+        prompt.erase(prompt.begin());
+        const auto over = ask(least, true);
+        EXPECT_EQ(over, ask(0, true)) << c.name << ", " << past;
+      }
+    }
+  }
+  EXPECT_GT(measured, 0);
 }
 
 TEST_F(TiersTest, ABrokenPageFailsItsRequestAlone) {

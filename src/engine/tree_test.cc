@@ -478,5 +478,52 @@ TEST_F(Trees, ApproximateListsAreThoseTheyAreSaidToBe) {
   }
 }
 
+// Such lists are read from a file like others.
+TEST_F(Trees, ApproximateListsOverAFileAreThoseInMemory) {
+  std::vector<VerifyMode> modes(4);
+  modes[0].group = modes[2].group = 4;
+  modes[0].shared_list = modes[2].shared_list = true;
+  uint32_t seed = 0;
+  for (const Case& c : FileCases()) {
+    if (c.name == "dense") continue;
+    for (int m = 1; m < 4; ++m) {  // one layer of two, or the first alone, chooses
+      auto& refresh = modes[static_cast<size_t>(m)].refresh;
+      refresh.assign(static_cast<size_t>(c.model->info().layers), 0);
+      for (size_t l = 0; l < refresh.size(); ++l) refresh[l] = m == 3 ? l == 0 : l % 2 == 0;
+    }
+    int64_t missed = 0;
+    for (const bool lookahead : {true, false}) {
+      const auto text = Text(kFileContext - 60 - static_cast<int64_t>(rng_() % 100));
+      Writer over(c, text, kFileContext, {lookahead ? 1 : 1.2, lookahead, ++seed});
+      Writer resident(c, text, kFileContext);
+      for (int i = 0; i < 16; ++i) {
+        VerifyMode mode = modes[static_cast<size_t>(i % 4)];
+        const int nodes = 1 + static_cast<int>(rng_() % kFileNodes);
+        TokenTree tree = RandomTree(over.sequence().tokens.back(), nodes, i % 3 == 0 ? 1 : 5);
+        if (i % 8 < 4) mode.order = NodeOrder::kDepthFirst;
+        tree = Reorder(tree, OrderNodes(tree, mode.order));
+        const auto path = PathTo(tree, tree.size() - 1);
+        for (Writer* w : {&over, &resident}) {
+          w->Draft(tree);
+          w->Step(mode);
+        }
+        ASSERT_EQ(over.logits(), resident.logits()) << c.name << ", " << VerifyModeName(mode) << ", step " << i;
+        ASSERT_EQ(over.lists(), resident.lists()) << c.name << ", " << VerifyModeName(mode);
+        const int32_t next = Token();
+        for (Writer* w : {&over, &resident}) {
+          w->sequence().Commit(path.back(), static_cast<int>(path.size()));
+          for (size_t n = 1; n < path.size(); ++n) {
+            w->sequence().tokens.push_back(tree.tokens[static_cast<size_t>(path[n])]);
+          }
+          w->sequence().tokens.push_back(next);
+        }
+        over.ExpectNothingOfDrafts();
+      }
+      missed += over.missed();
+    }
+    EXPECT_GT(missed, 0) << c.name;
+  }
+}
+
 }  // namespace
 }  // namespace farsight

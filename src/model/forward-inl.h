@@ -190,7 +190,7 @@ class Forward final : public ModelRunner {
   // Is the layer's list known before its own queries are?
   bool KnownEarly(int layer) const { return Forecasts(layer) || FromInputBefore(layer); }
   // Has Select run while the layer before computed?
-  bool ChosenEarly(int layer) const { return tiered_ != nullptr && tiered_->Planned(layer) && !Inherits(layer); }
+  bool ChosenEarly(int layer) const { return tiered_ != nullptr && tiered_->Planned(layer) && KnownEarly(layer); }
   bool IsNsa() const { return c_.nsa.kv_sets > 0; }
   // Are blocks scored with queries and keys as they were before RoPE?
   bool ScoresUnrotated() const {

@@ -74,10 +74,10 @@ void Forward<B>::PlanLayer(int l, const Batch& batch, bool any_selects) {
 template <Backend B>
 Status Forward<B>::PlanAhead(int l, const Batch& batch, const RowBatch& rows, bool any_selects) {
   if (!o_.tiers.lookahead || l >= c_.layers || tiered_->Planned(l)) return OkStatus();
-  const bool lists = Selects(static_cast<size_t>(l)) && any_selects;
-  if (lists && !Inherits(l) && !(KnownEarly(l) && early_)) return OkStatus();
+  const bool chooses = Selects(static_cast<size_t>(l)) && any_selects && !Inherits(l) && Refreshes(l);
+  if (chooses && !(KnownEarly(l) && early_)) return OkStatus();
   FS_RETURN_IF_ERROR(OpenLayer(l, batch));
-  if (lists && !Inherits(l)) Select(l, rows, nullptr, any_selects);
+  if (chooses) Select(l, rows, nullptr, any_selects);
   PlanLayer(l, batch, any_selects);
   return OkStatus();
 }
