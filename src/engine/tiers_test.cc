@@ -474,7 +474,7 @@ TEST_F(TiersTest, ApproximateDraftsAreThoseInMemory) {
       EXPECT_EQ(ask(least, true), resident) << c.name;
       EXPECT_EQ(ask(least * 5 / 4, false), resident) << c.name;
       // The first such step is measured; in one of these it fills a block.
-      for (int past = 0; past < 16 && c.name == "pooled" && !trees; ++past) {
+      for (int past = 0; past < 16 && c.name == "tiny-nsa-shared"; ++past) {
         prompt.erase(prompt.begin());
         const auto over = ask(least, true);
         EXPECT_EQ(over, ask(0, true)) << c.name << ", " << past;
