@@ -18,7 +18,7 @@
 namespace farsight {
 namespace {
 
-constexpr int kLongest = 32;
+constexpr int kLongest = 31;  // with the root, whole tiles of rows
 
 struct Way {
   std::string name;
@@ -42,7 +42,7 @@ std::vector<Way> Ways(const std::string& which, const std::shared_ptr<Model>& dr
   const std::vector<int> fork = {3, 2, 2, 1, 1};
   if (which == "static") {
     for (const Drafting kind : {Drafting::kNgram, Drafting::kSuffix}) {
-      for (const int max : {2, 4, 8, 16, kLongest}) {
+      for (const int max : {2, 4, 7, 15, kLongest}) {
         ways.push_back({DraftingName(kind) + std::string(" chain:") + std::to_string(max), Drafts(kind, max)});
       }
     }

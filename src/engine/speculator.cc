@@ -155,6 +155,7 @@ Status Speculator::Rehearse(uint64_t sequence, std::span<const int32_t> tokens, 
     FS_RETURN_IF_ERROR(drafter->Propose(std::span(&request, 1), std::span(&draft, 1)));
     const auto levels = ShadowOutcomeOf(draft.tree, tokens, request.shape, request.max_tokens);
     planner_->ObserveShadow(drafter->kind(), levels);
+    planner_->ObserveMatch(drafter->kind(), draft.match, levels);
     size_t right = 0;
     for (const LevelOutcome& level : levels) right += level.hit >= 0 ? 1 : 0;
     const size_t step = std::min(right + 1, tokens.size());
@@ -196,6 +197,7 @@ Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Dra
     report_.tokens = 0;
     sequences_.clear();
     trees_.assign(asks.size(), {});
+    uncut_.assign(asks.size(), {});
     for (const Ask& a : asks) sequences_.push_back(a.sequence);
   }
   if (planned_) FS_RETURN_IF_ERROR(CastShadows(asks, strategy->drafter));
@@ -207,7 +209,7 @@ Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Dra
   for (const Ask& a : asks) {
     DraftRequest r;
     r.sequence = a.sequence;
-    r.shape = strategy->shape;
+    r.shape = planned_ ? planner_->ShapeToPropose(report_.strategy) : strategy->shape;
     r.max_tokens = a.room;
     requests_.push_back(std::move(r));
   }
@@ -216,6 +218,17 @@ Status Speculator::Propose(std::span<const Ask> asks, bool pure, std::vector<Dra
     for (Draft& draft : *drafts) draft = Reorder(std::move(draft), strategy->mode.order);
   }
   if (!planned_) return OkStatus();
+  const bool cuts = strategy->shape.is_chain() && strategy->drafter != DrafterKind::kModel;
+  for (size_t i = 0; cuts && i < asks.size(); ++i) {
+    Draft& draft = (*drafts)[i];
+    uncut_[i] = draft;
+    const int nodes = draft.tree.num_drafted();
+    const int kept = planner_->Cut(report_.strategy, draft.match, nodes, report_.context, report_.batch);
+    if (kept < nodes) {
+      const std::span<const int32_t> tokens = uncut_[i].tree.tokens;
+      draft.tree = MakeChain(tokens[0], tokens.subspan(1, static_cast<size_t>(kept)));
+    }
+  }
   report_.draft_us = MicrosecondsSince(started);
   for (size_t i = 0; i < asks.size(); ++i) {
     trees_[i] = (*drafts)[i].tree;
@@ -240,7 +253,7 @@ Status Speculator::CastShadows(std::span<const Ask> asks, DrafterKind used) {
       request.max_tokens = ask.room;
       Draft draft;
       FS_RETURN_IF_ERROR(Of(kind)->Propose(std::span(&request, 1), std::span(&draft, 1)));
-      shadow = {std::move(draft.tree), ask.room, {}};
+      shadow = {std::move(draft.tree), draft.match, ask.room, {}};
     }
   }
   shadow_us_ = MicrosecondsSince(started);
@@ -259,6 +272,7 @@ void Speculator::FollowShadows(uint64_t sequence, std::span<const int32_t> token
     const bool failed = !levels.empty() && levels.back().hit < 0;
     if (!failed && static_cast<int>(shadow.emitted.size()) < std::min(kShadowTokens, shadow.room)) continue;
     planner_->ObserveShadow(static_cast<DrafterKind>(k), levels);
+    planner_->ObserveMatch(static_cast<DrafterKind>(k), shadow.match, levels);
     shadow.tree = {};
   }
 }
@@ -281,6 +295,11 @@ void Speculator::Record(uint64_t sequence, const Accepted& accepted) {
   report_.tokens += static_cast<int>(accepted.tokens.size());
   const auto i = static_cast<size_t>(it - sequences_.begin());
   if (trees_[i].size() == 0) return;
+  if (uncut_[i].tree.size() > 0) {
+    // What was cut off is judged by the token that came after what was verified.
+    const auto levels = ShadowOutcomeOf(uncut_[i].tree, accepted.tokens, requests_[i].shape, requests_[i].max_tokens);
+    planner_->ObserveMatch(planner_->menu()[static_cast<size_t>(report_.strategy)].drafter, uncut_[i].match, levels);
+  }
   report_.outcomes.push_back(OutcomeOf(trees_[i], accepted, requests_[i].shape, requests_[i].max_tokens));
 }
 

@@ -70,6 +70,7 @@ class Speculator {
   // What an idle lookup would have drafted, and the tokens that came since: its worth is learnt for nothing.
   struct Shadow {
     TokenTree tree;  // empty: none at hand
+    int match = 0;   // Draft::match
     int room = 0;    // tokens it might have had
     std::vector<int32_t> emitted;
   };
@@ -94,6 +95,7 @@ class Speculator {
   StepReport report_;
   std::vector<uint64_t> sequences_;
   std::vector<TokenTree> trees_;
+  std::vector<Draft> uncut_;  // chains of lookups as they were proposed; no tree: not one of these
 
   // On kAuto, by sequence and drafter.
   std::map<uint64_t, std::array<Shadow, kNumDrafterKinds>> shadows_;

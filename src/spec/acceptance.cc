@@ -1,6 +1,7 @@
 #include "spec/acceptance.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <queue>
 
@@ -17,6 +18,8 @@ constexpr double kWorse = 0.55;  // of the rate: what the detector of a fall loo
 constexpr double kBetter = 0.5;  // of what is missing to 1: what that of a rise looks for
 constexpr double kLeastRate = 0.02;
 constexpr double kMaxRate = 0.995;
+constexpr double kMatchDecay = 0.9;  // of the counts of a length, each time that one is seen
+constexpr double kMatchWeight = 2;   // trials that the rate of lengths about it is worth to one length
 
 int Clamp(int value, int size) { return std::clamp(value, 0, size - 1); }
 
@@ -225,6 +228,28 @@ DraftForecast AcceptanceModel::Forecast(const TreeShape& shape, double optimism)
   }
   forecast.tokens = 1 + forecast.offered * sum;
   return forecast;
+}
+
+void MatchModel::Add(int match, bool hit) {
+  const int at = std::clamp(match, 0, kLongest);
+  for (Ratio* r : {&own_[static_cast<size_t>(at)], &near_[std::bit_width(static_cast<unsigned>(at))]}) {
+    r->hits = r->hits * kMatchDecay + (hit ? 1 : 0);
+    r->trials = r->trials * kMatchDecay + 1;
+  }
+}
+
+void MatchModel::Observe(int match, const std::vector<LevelOutcome>& levels) {
+  for (const LevelOutcome& level : levels) {
+    if (level.children > 0) Add(match++, level.hit >= 0);
+  }
+}
+
+double MatchModel::Rate(int match, double prior) const {
+  const int at = std::clamp(match, 0, kLongest);
+  const Ratio& own = own_[static_cast<size_t>(at)];
+  const Ratio& near = near_[std::bit_width(static_cast<unsigned>(at))];
+  const double about = Posterior(near.hits, near.trials, prior, kProfileWeight);
+  return std::min(Posterior(own.hits, own.trials, about, kMatchWeight), kMaxRate);
 }
 
 }  // namespace farsight

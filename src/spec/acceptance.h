@@ -96,6 +96,27 @@ class AcceptanceModel {
   Detector better_, worse_;
 };
 
+// How often a lookup is right by the length of the match that it goes on: a token that is d deep in a chain after a
+// match of m goes on one of m + d. A text of lines that differ in a number is wrong after the same length each time, a
+// copy hardly ever. Thread-compatible.
+class MatchModel {
+ public:
+  static constexpr int kLongest = 64;  // longer matches are counted as this
+
+  // A chain after a match of `match` tokens, and what is known of it.
+  void Observe(int match, const std::vector<LevelOutcome>& levels);
+  // `prior` is the rate where little was seen.
+  double Rate(int match, double prior) const;
+
+ private:
+  struct Ratio {
+    double hits = 0, trials = 0;
+  };
+  void Add(int match, bool hit);
+  std::array<Ratio, kLongest + 1> own_ = {};
+  std::array<Ratio, 8> near_ = {};  // of matches of about this length: 0, 1, 2-3, 4-7, ...
+};
+
 }  // namespace farsight
 
 #endif  // FARSIGHT_SPEC_ACCEPTANCE_H_

@@ -140,6 +140,7 @@ Draft Reorder(Draft draft, NodeOrder order) {
   const std::vector<int32_t> places = OrderNodes(draft.tree, order);
   Draft out;
   out.drawing = draft.drawing;
+  out.match = draft.match;
   out.tree = Reorder(draft.tree, places);
   if (draft.laws.empty()) return out;
   out.laws.reserve(places.size());

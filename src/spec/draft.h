@@ -26,6 +26,7 @@ struct Draft {
   // Of a drawn draft, [nodes]: laws[u] is what the first child of node u was drawn from, after all sampler settings;
   // leaves may have an empty one. A deterministic draft has none.
   std::vector<Distribution> laws;
+  int match = 0;  // of a lookup: tokens before the draft that its place in the text has in common with the end
 };
 
 // The tree that a drafter may fill: node values decide which of the allowed nodes it keeps.

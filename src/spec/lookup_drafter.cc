@@ -67,6 +67,7 @@ class LookupDrafter final : public Drafter {
       drafts[i].drawing = Drawing::kDeterministic;
       drafts[i].laws.clear();
       drafts[i].tree = index->Propose(requests[i].shape, requests[i].max_tokens);
+      drafts[i].match = index->match_length();
     }
     return OkStatus();
   }

@@ -119,6 +119,16 @@ std::vector<NgramIndex::Match> NgramIndex::Find(bool shorter) const {
   return found;
 }
 
+int NgramIndex::match_length() const {
+  const std::vector<Match> found = Find(false);
+  if (found.empty()) return 0;
+  auto at = text_.begin() + found[0].next;
+  auto end = text_.end();
+  int length = 0;
+  while (length < kLongestMatch && at != text_.begin() && *--at == *--end) ++length;
+  return length;
+}
+
 TokenTree NgramIndex::Propose(const TreeShape& shape, int max_nodes) const {
   FS_CHECK(!text_.empty(), "a draft needs a root");
   Followers followers;

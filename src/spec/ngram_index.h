@@ -31,6 +31,10 @@ class NgramIndex {
   // unless `shorter`, which fills up with places that only a shorter context shares.
   std::vector<Match> Find(bool shorter) const;
 
+  // Tokens that the latest such place has in common with the end of the text, at most kLongestMatch; 0: there is none.
+  static constexpr int kLongestMatch = 64;
+  int match_length() const;
+
   // A tree whose root is the last token. The text must not be empty.
   TokenTree Propose(const TreeShape& shape, int max_nodes) const;
 

@@ -147,9 +147,13 @@ double Planner::ExpectedUs(int strategy, int64_t context, int batch) const {
 double Planner::Risk(int strategy, double plain_us, int64_t context, int batch) const {
   const double nodes = menu_[static_cast<size_t>(strategy)].shape.max_nodes;
   const double likely = std::max(0.0, StepUs(strategy, {1, 1, nodes}, context, batch) / plain_us - 1);
-  // What rows cost is unknown until as many have run or a profile says it.
-  const auto mode = static_cast<size_t>(mode_of_[static_cast<size_t>(strategy)]);
-  const bool known = !verify_times_[mode].empty() || verify_[mode][static_cast<size_t>(RowBucket(1 + nodes))].count > 0;
+  return AtRisk(mode_of_[static_cast<size_t>(strategy)], nodes, likely);
+}
+
+// What rows cost is unknown until as many have run or a profile says it.
+double Planner::AtRisk(int mode, double nodes, double likely) const {
+  const auto m = static_cast<size_t>(mode);
+  const bool known = !verify_times_[m].empty() || verify_[m][static_cast<size_t>(RowBucket(1 + nodes))].count > 0;
   return known ? likely : std::max(likely, kRiskShare * nodes);
 }
 
@@ -309,11 +313,47 @@ void Planner::Observe(const StepReport& r) {
 void Planner::ObserveShadow(DrafterKind drafter, const std::vector<LevelOutcome>& levels) {
   if (levels.empty()) return;
   const auto k = static_cast<size_t>(drafter);
-  kinds_[k].shadow_step = step_;
   // A guess that would have been right to its end is worth a new loan: losses of long ago must not bar what pays now.
   const bool right = std::all_of(levels.begin(), levels.end(), [](const LevelOutcome& l) { return l.hit >= 0; });
-  if (right && levels.size() >= kRightShadow) account_ = std::max(account_, kLoan);
+  const bool inviting = right && levels.size() >= kRightShadow;
+  if (inviting) account_ = std::max(account_, kLoan);
+  // Nor must one step that the machine stalled in be the word on what drafts cost: such a guess spares no exploration.
+  kinds_[k].shadow_step = inviting ? -1 : step_;
   if (acceptance_[k].Observe(levels)) changed_ = true;
+}
+
+void Planner::ObserveMatch(DrafterKind drafter, int match, const std::vector<LevelOutcome>& levels) {
+  matches_[static_cast<size_t>(drafter)].Observe(match, levels);
+}
+
+const TreeShape& Planner::ShapeToPropose(int strategy) const {
+  const Strategy& s = menu_[static_cast<size_t>(strategy)];
+  const TreeShape* longest = &s.shape;
+  if (decision_.exploring || s.drafter == DrafterKind::kModel || !s.shape.is_chain()) return *longest;
+  for (const Strategy& other : menu_) {
+    const bool alike = other.drafter == s.drafter && other.mode == s.mode && other.shape.is_chain();
+    if (alike && other.shape.max_nodes > longest->max_nodes) longest = &other.shape;
+  }
+  return *longest;
+}
+
+int Planner::Cut(int strategy, int match, int nodes, int64_t context, int batch) const {
+  if (decision_.exploring) return nodes;
+  const auto kind = static_cast<size_t>(menu_[static_cast<size_t>(strategy)].drafter);
+  const int mode = mode_of_[static_cast<size_t>(strategy)];
+  const double rate = std::max(value_[static_cast<size_t>(strategy)], value_[static_cast<size_t>(current_)]);
+  const double plain = PlainUs(context, batch);
+  const double one = BaseVerifyUs(0, context, batch, 1) * VerifyRatio(0, 1);
+  double tokens = 0, chance = 1, best = 0;
+  int kept = 0;
+  for (int n = 1; n <= nodes; ++n) {
+    const double us = BaseVerifyUs(mode, context, batch, 1 + n) * VerifyRatio(mode, 1 + n) - one;
+    if (AtRisk(mode, n, us / plain) > account_) break;
+    chance *= matches_[kind].Rate(match + n - 1, acceptance_[kind].Rate(n - 1, 0));
+    tokens += chance;
+    if (tokens - rate * us > best) best = tokens - rate * us, kept = n;
+  }
+  return kept;
 }
 
 }  // namespace farsight

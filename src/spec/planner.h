@@ -7,6 +7,7 @@
 // - Time of a strategy: the profile's (draft, verification by rows, the rest), corrected by what steps really took.
 //   Without a profile it starts from rough proportions and corrects those.
 // - Tokens of a strategy: AcceptanceModel of its drafter, shared by all its shapes.
+// - Length of a lookup's chain: cut anew each step by the length of its match (MatchModel).
 // - Hysteresis: another strategy takes over only after a dwell, and only by a margin that shrinks with the time spent;
 // a
 //   change that the acceptance model detects lifts both.
@@ -87,6 +88,14 @@ class Planner {
   // How an idle drafter would have fared: ShadowOutcomeOf().
   void ObserveShadow(DrafterKind drafter, const std::vector<LevelOutcome>& levels);
 
+  // What to ask the drafter of the strategy for: of a lookup's chains, which cost nothing to propose, the longest.
+  const TreeShape& ShapeToPropose(int strategy) const;
+  // How many tokens of a lookup's chain of `nodes`, which goes on a match of `match`, the step is to verify: as many as
+  // are likely to be worth their time at the rate of the strategy in use, and as the account covers.
+  int Cut(int strategy, int match, int nodes, int64_t context, int batch) const;
+  // What became of such a chain before it was cut, as far as its tokens came or did not.
+  void ObserveMatch(DrafterKind drafter, int match, const std::vector<LevelOutcome>& levels);
+
   const PlannerSummary& summary() const { return summary_; }
   // Microseconds and tokens a sequence that the planner expects of a step now.
   DraftForecast ForecastOf(int strategy) const;
@@ -120,6 +129,7 @@ class Planner {
   double PlainUs(int64_t context, int batch) const;
   // The most a step of the strategy can lose against plain decoding, in plain steps.
   double Risk(int strategy, double plain_us, int64_t context, int batch) const;
+  double AtRisk(int mode, double nodes, double likely) const;
   void Evaluate(int64_t context, int batch);
   // Of the highest value, among those whose risk is at most `most`.
   int Best(double most) const;
@@ -135,6 +145,7 @@ class Planner {
   std::vector<VerifyMode> modes_;            // distinct ones of the menu
   std::vector<int> mode_of_;                 // [menu]
   std::vector<AcceptanceModel> acceptance_;  // [kNumDrafterKinds]
+  std::array<MatchModel, kNumDrafterKinds> matches_;
   std::array<Kind, kNumDrafterKinds> kinds_;
   std::vector<std::array<Correction, kRowBuckets>> verify_;  // [modes]
   std::vector<TimeTable> verify_times_;                      // [modes]
