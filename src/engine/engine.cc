@@ -17,12 +17,10 @@ Status Engine::Impl::Start() {
   FS_RETURN_IF_ERROR(Validate(options));
   const ModelConfig& config = model->impl().config;
   if (options.context_tokens == 0) options.context_tokens = config.context;
-  std::optional<Forecast> loaded;
-  if (!options.forecast.empty()) {
-    FS_ASSIGN_OR_RETURN(loaded, LoadForecast(options.forecast, config, model->impl().loaded->fingerprint()));
-    forecast = loaded->info;
-  }
-  FS_ASSIGN_OR_RETURN(plan, PlanFor(options.attention, config, forecast));
+  FS_ASSIGN_OR_RETURN(const PlanAndForecast with, PlanOf(*model, options));
+  const std::optional<Forecast>& loaded = with.forecast;
+  if (loaded) forecast = loaded->info;
+  plan = with.plan;
   options.attention = plan.options;
   const int64_t block = plan.options.block_size;
   const int64_t per_sequence = (options.context_tokens + block - 1) / block;

@@ -1,5 +1,7 @@
 #include "engine/engine_plan.h"
 
+#include "engine/model_impl.h"
+
 namespace farsight {
 
 StatusOr<AttentionPlan> PlanFor(const AttentionOptions& attention, const ModelConfig& config,
@@ -18,6 +20,18 @@ StatusOr<AttentionPlan> PlanFor(const AttentionOptions& attention, const ModelCo
                            " tokens, not " + std::to_string(made.options.block_size));
   }
   return made;
+}
+
+StatusOr<PlanAndForecast> PlanOf(const Model& model, const EngineOptions& options) {
+  const ModelConfig& config = model.impl().config;
+  PlanAndForecast out;
+  std::optional<ForecastInfo> info;
+  if (!options.forecast.empty()) {
+    FS_ASSIGN_OR_RETURN(out.forecast, LoadForecast(options.forecast, config, model.impl().loaded->fingerprint()));
+    info = out.forecast->info;
+  }
+  FS_ASSIGN_OR_RETURN(out.plan, PlanFor(options.attention, config, info));
+  return out;
 }
 
 }  // namespace farsight

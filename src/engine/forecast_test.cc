@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/model_impl.h"
+#include "engine/profiler.h"
 #include "engine/testing/random_forecast.h"
 #include "engine/testing/requests.h"
 #include "engine/testing/tiny_model.h"
@@ -163,6 +164,28 @@ TEST_F(ForecastTest, ChunksAndTheReferenceAgree) {
     const double share = keys == SummaryKind::kSketch ? 0.85 : 0.99;
     EXPECT_GT(static_cast<double>(same), share * static_cast<double>(reference.blocks.size()));
   }
+}
+
+// What is measured without the Forecast says nothing of steps with it.
+TEST_F(ForecastTest, AProfileIsOfTheForecastThatItWasMeasuredWith) {
+  const auto model = Load("llama", false);
+  EngineOptions o;
+  o.attention = Attention(AttentionPolicy::kSketch);
+  const auto own = ProfileFingerprint(*model, o);
+  o.attention = Attention(AttentionPolicy::kSparda);
+  o.forecast = Save(model, testing::RandomForecast(model, SummaryKind::kSketch));
+  const auto with = ProfileFingerprint(*model, o);
+  ASSERT_TRUE(own.ok() && with.ok());
+  EXPECT_NE(own->model, with->model);
+  ProfilerOptions how;
+  how.contexts = {128};
+  how.repeat = 1;
+  how.answer = 8;
+  const auto profile = MeasureProfile(model, o, Prompt(200, 5), how);
+  ASSERT_TRUE(profile.ok()) << profile.status().message();
+  EXPECT_EQ(profile->of.model, with->model);
+  o.forecast += ".gone";
+  EXPECT_FALSE(MeasureProfile(model, o, Prompt(200, 5), how).ok());
 }
 
 // A model with importances and two quotas, whoever fills the first of them.

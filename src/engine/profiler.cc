@@ -7,6 +7,7 @@
 
 #include "engine/draft_bench.h"
 #include "engine/draft_model.h"
+#include "engine/engine_plan.h"
 #include "engine/error_meter.h"
 #include "engine/model_impl.h"
 #include "sample/sampler.h"
@@ -159,12 +160,12 @@ class Watch {
 }  // namespace
 
 StatusOr<Fingerprint> ProfileFingerprint(const Model& model, const EngineOptions& options) {
-  const ModelConfig& config = model.impl().config;
-  FS_ASSIGN_OR_RETURN(const AttentionPlan plan, MakeAttentionPlan(options.attention, config.attention, config.layers));
+  FS_ASSIGN_OR_RETURN(const PlanAndForecast made, PlanOf(model, options));
+  const AttentionPlan& plan = made.plan;
   Fingerprint f;
   f.model = model.impl().loaded->fingerprint() + ", " + AttentionPolicyName(plan.options.policy) + " " +
-            std::to_string(plan.options.top_k_blocks) + " blocks of " + std::to_string(plan.options.block_size) +
-            ", cache " + KvTypeName(options.kv_type);
+            (plan.Forecasts() ? "by Forecast " : "") + std::to_string(plan.options.top_k_blocks) + " blocks of " +
+            std::to_string(plan.options.block_size) + ", cache " + KvTypeName(options.kv_type);
   f.machine = ProcessorName() + ", " + model.info().backend + ", " + std::to_string(model.threads()) + " threads";
   return f;
 }
@@ -200,7 +201,9 @@ StatusOr<Profile> MeasureProfile(const std::shared_ptr<Model>& model, const Engi
   plain.drafting = Drafting::kOff;
   plain.draft_model = nullptr;
   RunnerOptions r;
-  FS_ASSIGN_OR_RETURN(r.plan, MakeAttentionPlan(options.attention, config.attention, config.layers));
+  FS_ASSIGN_OR_RETURN(const PlanAndForecast made, PlanOf(*model, options));
+  r.plan = made.plan;
+  r.forecast = made.forecast ? &*made.forecast : nullptr;
   const int block = r.plan.options.block_size;
   r.context_tokens = plain.context_tokens;
   r.max_rows = kChunk;
