@@ -102,7 +102,8 @@ struct EngineOptions {
   // File of Forecast projections for this model, for kSparda now or by Engine::SetAttention; empty: none.
   std::string forecast = {};
   Drafting drafting = Drafting::kOff;
-  int draft_max = 32;  // drafted tokens of a sequence and step at most: 1 to 64
+  // Drafted tokens of a sequence and step at most: 1 to 64. With the last token 31 fill whole tiles of rows.
+  int draft_max = 31;
   // The most guesses a token may have at each depth: several make a draft a tree, as deep as this list is long. Empty:
   // one, a chain of draft_max. kAuto chooses for itself.
   std::vector<int> draft_tree = {};

@@ -24,7 +24,7 @@ struct RunArgs {
   KvArgs kv;
   std::string session;
   std::string draft = "auto";
-  int draft_max = 32;
+  int draft_max = 31;
   std::vector<int> draft_tree;
   int draft_group = 64;
   bool draft_breadth_first = false;
