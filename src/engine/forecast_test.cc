@@ -188,6 +188,29 @@ TEST_F(ForecastTest, AProfileIsOfTheForecastThatItWasMeasuredWith) {
   EXPECT_FALSE(MeasureProfile(model, o, Prompt(200, 5), how).ok());
 }
 
+// Over quantised weights the projections are quantised too: few rows and many are different products.
+TEST_F(ForecastTest, ChunksOfAQuantisedModelAgree) {
+  const std::string path = std::string(FARSIGHT_SOURCE_DIR) + "/models/infllm-32m";
+  const auto model = Model::Load(path + ".gguf", {.threads = 2});
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const auto read = [&](int chunk) {
+    EngineOptions o;
+    o.context_tokens = 1024;
+    o.prefill_chunk = chunk;
+    o.attention.policy = AttentionPolicy::kSparda;
+    o.forecast = path + ".forecast.safetensors";
+    auto engine = Engine::Create(*model, o);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return engine.ok() ? Prefill(**engine, Prompt(1000, 8)) : Outcome{};
+  };
+  const Outcome whole = read(512);
+  for (const int chunk : {3, 17}) {
+    const Outcome run = read(chunk);
+    EXPECT_TRUE(run.logits == whole.logits) << chunk;
+    EXPECT_TRUE(run.blocks == whole.blocks) << chunk;
+  }
+}
+
 // A model with importances and two quotas, whoever fills the first of them.
 TEST_F(ForecastTest, NosaChunksAndTheReferenceAgree) {
   const auto model = Load("nosa", false);

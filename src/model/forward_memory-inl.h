@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "model/forward-inl.h"
+#include "ops/dequantise.h"
 
 namespace farsight {
 
@@ -53,7 +54,8 @@ Status Forward<B>::MakeContextTable() {
   return OkStatus();
 }
 
-// The projection that chooses blocks of layer l is a product of its own beside the one of q, k and v.
+// The projection that chooses blocks of layer l is a product of its own beside the one of q, k and v. Where those are
+// quantised it is Q8_0: products of floats took half of the time of choosing while a prompt is read.
 template <Backend B>
 Status Forward<B>::PrepareForecast() {
   if (o_.forecast == nullptr) return OkStatus();
@@ -62,7 +64,14 @@ Status Forward<B>::PrepareForecast() {
   const int64_t rows = static_cast<int64_t>(forecast_heads_) * c_.head_dim;
   for (int l = 0; l < c_.layers; ++l) {
     const auto& values = o_.forecast->projections[static_cast<size_t>(l)];
-    const HostMatrix host{DType::kF32, rows, c_.hidden, std::as_bytes(std::span(values))};
+    HostMatrix host{DType::kF32, rows, c_.hidden, std::as_bytes(std::span(values))};
+    std::vector<std::byte> codes;
+    const auto& own = w_.layers[static_cast<size_t>(l)].qkv.parts[0].matrix;
+    if (IsQuantised(own.dtype()) && c_.hidden % InfoOf(DType::kQ8_0).block_elems == 0) {
+      codes.resize(BytesOf(DType::kQ8_0, values.size()));
+      QuantiseRowQ8(values.data(), static_cast<int64_t>(values.size()), codes.data());
+      host = {DType::kQ8_0, rows, c_.hidden, codes};
+    }
     FS_ASSIGN_OR_RETURN(Matrix m, b_.PrepareMatrix(std::span(&host, 1)));
     forecast_.push_back(std::move(m));
   }

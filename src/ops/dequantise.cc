@@ -1,5 +1,7 @@
 #include "ops/dequantise.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace farsight {
@@ -115,6 +117,23 @@ void DequantiseRow(DType dtype, const std::byte* src, int64_t n, float* out) {
       case DType::kQ6_K:
         SuperBlockK6(src, o);
         break;
+    }
+  }
+}
+
+void QuantiseRowQ8(const float* x, int64_t n, std::byte* out) {
+  constexpr int kBlock = 32;
+  constexpr float kTop = 127;
+  constexpr float kLargestHalf = 65504;
+  for (; n > 0; n -= kBlock, x += kBlock, out += InfoOf(DType::kQ8_0).block_bytes) {
+    float range = 0;
+    for (int i = 0; i < kBlock; ++i) range = std::max(range, std::fabs(x[i]));
+    const uint16_t half = F32ToF16(std::min(range / kTop, kLargestHalf));
+    const float scale = F16ToF32(half);
+    std::memcpy(out, &half, sizeof(half));
+    for (int i = 0; i < kBlock; ++i) {
+      const float code = scale > 0 ? std::nearbyint(std::clamp(x[i] / scale, -kTop, kTop)) : 0.0f;
+      out[2 + i] = static_cast<std::byte>(static_cast<int8_t>(code));
     }
   }
 }

@@ -443,6 +443,31 @@ TEST(PrepareMatrix, RefusesWhatDoesNotFit) {
   EXPECT_EQ(code({a.view, bad}), StatusCode::kInvalidArgument);
 }
 
+TEST(Dequantise, Q8AndBackIsWithinHalfAStep) {
+  constexpr int kCols = 32;
+  for (const float range : {0.0f, 1e-30f, 3e-6f, 0.04f, 1.0f, 5e4f, 1e9f}) {
+    std::vector<float> x = Gaussian(kCols, 9);
+    for (float& v : x) v *= range / 3;
+    std::vector<std::byte> codes(BytesOf(DType::kQ8_0, kCols));
+    QuantiseRowQ8(x.data(), kCols, codes.data());
+    std::vector<float> back(kCols);
+    DequantiseRow(DType::kQ8_0, codes.data(), kCols, back.data());
+    float top = 0;
+    for (const float v : x) top = std::max(top, std::abs(v));
+    // Half a step, and what the scale is rounded by, 127 times; scales are multiples of 2^-24 and at most 65504.
+    const float scale = top / 127;
+    const float bound = 0.501f * scale + 127 * std::max(scale * 0x1p-11f, 0x1p-25f);
+    for (int i = 0; i < kCols; ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (scale > 65504) {
+        EXPECT_TRUE(std::isfinite(back[at]));
+      } else {
+        EXPECT_NEAR(back[at], x[at], bound) << range;
+      }
+    }
+  }
+}
+
 TEST(IsaChoice, NamesRoundTripAndUnknownOnesAreRefused) {
   for (const Isa isa : {Isa::kBest, Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
     const auto parsed = ParseIsa(IsaName(isa));

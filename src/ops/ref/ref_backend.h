@@ -13,6 +13,7 @@ class RefMatrix {
  public:
   RefMatrix() = default;
   RefMatrix(DType dtype, int64_t rows, int64_t cols) : dtype_(dtype), rows_(rows), cols_(cols) {}
+  DType dtype() const { return dtype_; }
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   size_t bytes() const { return data_.size(); }
