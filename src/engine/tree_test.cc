@@ -250,6 +250,29 @@ class Trees : public ::testing::Test {
     }
     return tree;
   }
+  // After a step with the tree a random path of it is kept, and a token more. The plain side reads what is kept token
+  // by token, or all at once, and finds the same.
+  void KeepAPath(const Case& c, const TokenTree& tree, int step, std::vector<int32_t>* text, Writer* drafted,
+                 Writer* plain) {
+    const auto path = PathTo(tree, static_cast<int>(rng_() % static_cast<uint32_t>(tree.size())));
+    std::vector<int32_t> kept;
+    for (size_t i = 1; i < path.size(); ++i) kept.push_back(tree.tokens[static_cast<size_t>(path[i])]);
+    plain->Draft(MakeChain(text->back(), kept));
+    plain->Step(1);
+    for (size_t i = 0; i < path.size(); ++i) {
+      ASSERT_TRUE(std::ranges::equal(drafted->Row(path[i]), plain->Row(static_cast<int>(i))))
+          << c.name << ", step " << step << ", length " << text->size() << ", node " << path[i];
+      ASSERT_EQ(drafted->List(path[i]), plain->List(static_cast<int>(i))) << c.name;
+    }
+    const auto count = static_cast<int>(path.size());
+    drafted->sequence().Commit(path.back(), count);
+    if (count > 1) plain->sequence().Commit(count - 1, count);
+    kept.push_back(Token());
+    text->insert(text->end(), kept.begin(), kept.end());
+    for (Writer* w : {drafted, plain}) {
+      w->sequence().tokens.insert(w->sequence().tokens.end(), kept.begin(), kept.end());
+    }
+  }
 
   std::mt19937 rng_{7};
   testing::TempDir dir_;
@@ -305,24 +328,7 @@ TEST_F(Trees, WhatIsKeptIsWhatWasRead) {
       const TokenTree tree = RandomTree(text.back(), nodes, rng_() % 2 == 0 ? 1 : 5);
       drafted->Draft(tree);
       drafted->Step(0);
-      const auto path = PathTo(tree, static_cast<int>(rng_() % static_cast<uint32_t>(tree.size())));
-      // The plain side reads what is kept token by token, or all at once.
-      std::vector<int32_t> kept;
-      for (size_t i = 1; i < path.size(); ++i) kept.push_back(tree.tokens[static_cast<size_t>(path[i])]);
-      plain->Draft(MakeChain(text.back(), kept));
-      plain->Step(1);
-      for (size_t i = 0; i < path.size(); ++i) {
-        ASSERT_TRUE(std::ranges::equal(drafted->Row(path[i]), plain->Row(static_cast<int>(i))))
-            << c.name << ", step " << step << ", length " << text.size() << ", node " << path[i];
-      }
-      const auto count = static_cast<int>(path.size());
-      drafted->sequence().Commit(path.back(), count);
-      if (count > 1) plain->sequence().Commit(count - 1, count);
-      kept.push_back(Token());
-      text.insert(text.end(), kept.begin(), kept.end());
-      for (Writer* w : {drafted.get(), plain.get()}) {
-        w->sequence().tokens.insert(w->sequence().tokens.end(), kept.begin(), kept.end());
-      }
+      ASSERT_NO_FATAL_FAILURE(KeepAPath(c, tree, step, &text, drafted.get(), plain.get()));
     }
     // All of the text at once, as a prompt.
     Writer fresh(c, text);
@@ -354,25 +360,8 @@ TEST_F(Trees, WhatIsKeptOverAFileIsWhatWasReadInMemory) {
       tree = Reorder(tree, OrderNodes(tree, rng_() % 2 == 0 ? NodeOrder::kDepthFirst : NodeOrder::kBreadthFirst));
       drafted->Draft(tree);
       drafted->Step(0);
-      const auto path = PathTo(tree, static_cast<int>(rng_() % static_cast<uint32_t>(tree.size())));
-      std::vector<int32_t> kept;
-      for (size_t i = 1; i < path.size(); ++i) kept.push_back(tree.tokens[static_cast<size_t>(path[i])]);
-      plain->Draft(MakeChain(text.back(), kept));
-      plain->Step(1);
-      for (size_t i = 0; i < path.size(); ++i) {
-        ASSERT_TRUE(std::ranges::equal(drafted->Row(path[i]), plain->Row(static_cast<int>(i))))
-            << c.name << ", step " << step << ", length " << text.size() << ", node " << path[i];
-        ASSERT_EQ(drafted->List(path[i]), plain->List(static_cast<int>(i))) << c.name;
-      }
-      const auto count = static_cast<int>(path.size());
-      drafted->sequence().Commit(path.back(), count);
+      ASSERT_NO_FATAL_FAILURE(KeepAPath(c, tree, step, &text, drafted.get(), plain.get()));
       drafted->ExpectNothingOfDrafts();
-      if (count > 1) plain->sequence().Commit(count - 1, count);
-      kept.push_back(Token());
-      text.insert(text.end(), kept.begin(), kept.end());
-      for (Writer* w : {drafted.get(), plain.get()}) {
-        w->sequence().tokens.insert(w->sequence().tokens.end(), kept.begin(), kept.end());
-      }
     }
     EXPECT_GT(missed, 0) << c.name;
   }
